@@ -140,17 +140,29 @@ func (q Quality) QualityText() string {
 	return strings.Join(parts, " ")
 }
 
-// RatesText writes the rates as MIN-MAX, with one of them omitted if there is none: 200Mbit-1Gbit, -1Gbit, 200Mbit-.
+// RatesText writes the rates as ParseRates reads them, "" for none.
 func (q Quality) RatesText() string {
-	minimum, maximum := "", ""
-	if q.MinRate > 0 {
-		minimum = q.MinRate.String()
+	switch {
+	case q.MinRate > 0 && q.MaxRate > 0:
+		return q.MinRate.String() + "-" + q.MaxRate.String()
+	case q.MinRate > 0:
+		return q.MinRate.String() + "-"
+	case q.MaxRate > 0:
+		return q.MaxRate.String()
 	}
-	if q.MaxRate > 0 {
-		maximum = q.MaxRate.String()
+	return ""
+}
+
+// ParseRates reads rates: MIN-MAX, MAX or MIN-.
+func ParseRates(s string) (minimum, maximum Rate, err error) {
+	low, high, both := strings.Cut(s, "-")
+	if !both {
+		maximum, err = ParseRate(s)
+		return 0, maximum, err
 	}
-	if minimum+maximum == "" {
-		return ""
+	if minimum, err = ParseRate(low); err != nil || high == "" {
+		return minimum, 0, err
 	}
-	return minimum + "-" + maximum
+	maximum, err = ParseRate(high)
+	return minimum, maximum, err
 }

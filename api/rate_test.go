@@ -28,6 +28,20 @@ func TestRatesAreReadAndWrittenAsPeopleWriteThem(t *testing.T) {
 	}
 }
 
+func TestRatesOfAPortAreReadAsTheyAreWritten(t *testing.T) {
+	for text, want := range map[string]Quality{"1Gbit": {MaxRate: 1e9}, "200Mbit-1Gbit": {MinRate: 2e8, MaxRate: 1e9}, "200Mbit-": {MinRate: 2e8}} {
+		low, high, err := ParseRates(text)
+		if got := (Quality{MinRate: low, MaxRate: high}); err != nil || got != want || got.RatesText() != text {
+			t.Errorf("%s: got %v to %v, %v, written as %q", text, low, high, err, got.RatesText())
+		}
+	}
+	for _, text := range []string{"", "-", "-1Gbit", "1Gbit-2", "1Gbit-2Gbit-3Gbit", "fast"} {
+		if low, high, err := ParseRates(text); err == nil {
+			t.Errorf("%q: got %v to %v; want an error", text, low, high)
+		}
+	}
+}
+
 func TestCodePointsHaveNumbersAndNames(t *testing.T) {
 	for text, want := range map[string]DSCP{"0": "0", "10": "10", "63": "63", "AF11": "10", "af43": "38", "EF": "46", "CS1": "8", "CS7": "56", "LE": "1"} {
 		if d, err := ParseDSCP(text); err != nil || d != want {

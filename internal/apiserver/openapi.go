@@ -66,6 +66,8 @@ type (
 	verbSchema         struct{}
 	durationSchema     struct{}
 	groupNetworkSchema struct{}
+	rateSchema         struct{}
+	dscpSchema         struct{}
 	machinePhaseSchema struct{}
 	powerKindSchema    struct{}
 	powerStateSchema   struct{}
@@ -96,15 +98,32 @@ func (quantitySchema) Schema(huma.Registry) *huma.Schema {
 	}
 }
 
-func (groupNetworkSchema) Schema(huma.Registry) *huma.Schema {
+func (rateSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Pattern: api.RatePattern, Description: "A rate in bits per second.", Examples: []any{"200Mbit"}}
+}
+
+func (dscpSchema) Schema(huma.Registry) *huma.Schema {
+	lowest, highest := 0.0, 63.0
+	return &huma.Schema{
+		Description: "A differentiated services code point (RFC 2474); requests may also give a name.",
+		AnyOf: []*huma.Schema{
+			{Type: huma.TypeInteger, Minimum: &lowest, Maximum: &highest}, {Type: huma.TypeString, Examples: []any{"EF", "AF11", "CS1"}},
+		},
+	}
+}
+
+func (groupNetworkSchema) Schema(r huma.Registry) *huma.Schema {
 	name, groups := &huma.Schema{Type: huma.TypeString}, &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}}
 	text(1, len(api.ProjectNetwork(""))+manifest.MaxNetworkName, manifest.NetworkPattern)(name)
 	address := &huma.Schema{Type: huma.TypeString, Format: "ipv4"}
 	distinct(list(0, manifest.MaxPortGroups, text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern)))(groups)
 	return &huma.Schema{
-		Description: "A network: its name, or a mapping with its name, the fixed address of the group's only member, and the security groups of the ports.",
+		Description: "A network: its name, or a mapping with its name, the fixed address of the group's only member, and the security groups and the quality of service of the ports.",
 		AnyOf: []*huma.Schema{name, {
-			Type: huma.TypeObject, Properties: map[string]*huma.Schema{"name": name, "address": address, "security_groups": groups}, Required: []string{"name"},
+			Type: huma.TypeObject, Properties: map[string]*huma.Schema{
+				"name": name, "address": address, "security_groups": groups, "max_rate": rateSchema{}.Schema(r), "min_rate": rateSchema{}.Schema(r),
+				"dscp": dscpSchema{}.Schema(r),
+			}, Required: []string{"name"},
 			AdditionalProperties: false,
 		}},
 	}
@@ -188,6 +207,8 @@ func (durationSchema) Schema(huma.Registry) *huma.Schema {
 func schemaAliases() map[reflect.Type]reflect.Type {
 	return map[reflect.Type]reflect.Type{
 		reflect.TypeFor[api.Bytes]():        reflect.TypeFor[quantitySchema](),
+		reflect.TypeFor[api.Rate]():         reflect.TypeFor[rateSchema](),
+		reflect.TypeFor[api.DSCP]():         reflect.TypeFor[dscpSchema](),
 		reflect.TypeFor[api.Stack]():        reflect.TypeFor[stackSchema](),
 		reflect.TypeFor[api.ClusterPhase](): reflect.TypeFor[clusterPhaseSchema](),
 		reflect.TypeFor[api.MemberPhase]():  reflect.TypeFor[memberPhaseSchema](),

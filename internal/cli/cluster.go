@@ -58,6 +58,8 @@ type createFlags struct {
 	cpuModel    string
 	networks    []string
 	guards      []string
+	rates       []string
+	marks       []string
 	disk        string
 	userData    string
 	hugePages   string
@@ -97,6 +99,8 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.IntVar(&f.spares, "spares", 0, "places to hold for members that die")
 	flags.StringArrayVar(&f.networks, "network", nil, "further network of its members: NAME for a private one of the cluster, project/NAME for one of the project, project/NAME=ADDRESS for a fixed address of a single member; may be repeated")
 	flags.StringArrayVar(&f.guards, "security-group", nil, "security group of its members' ports on a further network, NETWORK=GROUP like project/lab=web; may be repeated")
+	flags.StringArrayVar(&f.rates, "rate", nil, "rates of its members' ports on a further network, NETWORK=MIN-MAX, NETWORK=MAX or NETWORK=MIN- in bits per second like project/lab=200Mbit-1Gbit; may be repeated")
+	flags.StringArrayVar(&f.marks, "dscp", nil, "DSCP of packets from its members' ports on a further network, NETWORK=DSCP like project/lab=10 or project/lab=AF11; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
@@ -130,7 +134,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -166,7 +170,7 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		Environment: f.env, NodeSelector: f.selector, TimeLimit: f.limit, Queue: f.queue, Priority: f.priority, Project: f.project,
 		Spares: f.spares, ShapeName: f.shape, Display: f.display,
 	}
-	if req.Networks, err = flaggedNetworks(f.networks, f.guards); err != nil {
+	if req.Networks, err = flaggedNetworks(f); err != nil {
 		return api.ClusterRequest{}, err
 	}
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
@@ -200,30 +204,6 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		return req, &exitError{ExitUsage, errors.New(asFlags(invalid).Error())}
 	}
 	return req, err
-}
-
-// flaggedNetworks returns the networks that flags name, NETWORK or NETWORK=ADDRESS, with the security groups of their ports, NETWORK=GROUP.
-func flaggedNetworks(given, guards []string) ([]api.GroupNetwork, error) {
-	var networks []api.GroupNetwork
-	for _, text := range given {
-		name, address, fixed := strings.Cut(text, "=")
-		if fixed && address == "" {
-			return nil, usage("--network %q has no address; write NETWORK=ADDRESS, or NETWORK for any address", text)
-		}
-		networks = append(networks, api.GroupNetwork{Name: name, Address: address})
-	}
-	for _, guard := range guards {
-		network, group, ok := strings.Cut(guard, "=")
-		if !ok || network == "" || group == "" {
-			return nil, usage("--security-group %q is not NETWORK=GROUP, such as project/lab=web", guard)
-		}
-		i := slices.IndexFunc(networks, func(n api.GroupNetwork) bool { return n.Name == network })
-		if i < 0 {
-			return nil, usage("--security-group %s: its network is not given: --network %s", guard, network)
-		}
-		networks[i].SecurityGroups = append(networks[i].SecurityGroups, group)
-	}
-	return networks, nil
 }
 
 // asFlags names the flags in place of the fields.

@@ -126,6 +126,12 @@ func subnetText(n *api.NetworkStatus) string {
 	return n.Prefix.String()
 }
 
+// portColumn is a column of ports that is shown if any port has something in it.
+type portColumn struct {
+	title string
+	cell  func(p *api.NetworkPort) string
+}
+
 func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	gateway := ""
 	if n.Gateway.IsValid() {
@@ -137,17 +143,26 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 		return
 	}
 	_, _ = io.WriteString(w, "\n")
-	guarded := slices.ContainsFunc(n.Ports, func(p api.NetworkPort) bool { return len(p.SecurityGroups) > 0 })
-	columns := func(groups string, cells ...string) []string {
-		if guarded {
-			cells = slices.Insert(cells, len(cells)-1, groups)
-		}
-		return cells
+	// Columns that all ports leave empty are omitted.
+	choices := slices.DeleteFunc([]portColumn{
+		{"SECURITY GROUPS", func(p *api.NetworkPort) string { return strings.Join(p.SecurityGroups, ",") }},
+		{"RATES", func(p *api.NetworkPort) string { return p.RatesText() }},
+		{"DSCP", func(p *api.NetworkPort) string { return string(p.DSCP) }},
+	}, func(c portColumn) bool {
+		return !slices.ContainsFunc(n.Ports, func(p api.NetworkPort) bool { return c.cell(&p) != "" })
+	})
+	titles := []string{"CLUSTER", "MEMBER", "NODE", "KIND", "ADDRESS", "MAC"}
+	for _, c := range choices {
+		titles = append(titles, c.title)
 	}
-	t := newTable(w, columns("SECURITY GROUPS", "CLUSTER", "MEMBER", "NODE", "KIND", "ADDRESS", "MAC", "STATE")...)
+	t := newTable(w, append(titles, "STATE")...)
 	for i := range n.Ports {
 		p := &n.Ports[i]
-		t.row(columns(strings.Join(p.SecurityGroups, ","), p.Cluster, p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC, portState(p))...)
+		cells := []string{p.Cluster, p.Member, p.Node, string(p.Kind), p.Address.String(), p.MAC}
+		for _, c := range choices {
+			cells = append(cells, c.cell(p))
+		}
+		t.row(append(cells, portState(p))...)
 	}
 	t.flush()
 }

@@ -145,7 +145,8 @@ func (a *applier) checkSuccessor(n api.Assignment) error {
 	}
 }
 
-// samePort reports whether a successor may have the second port in the place of the first: with the same identity and the same restrictions.
+// samePort reports whether a successor may have the second port in the place of the first: with the same identity, the same restrictions and the same
+// quality of service.
 func samePort(a, b api.PortClaim) bool {
-	return a.SameAs(&b) && slices.Equal(a.SecurityGroups, b.SecurityGroups)
+	return a.SameAs(&b) && slices.Equal(a.SecurityGroups, b.SecurityGroups) && a.Quality == b.Quality
 }

@@ -154,6 +154,10 @@ func TestWhatCantSucceedAMemberIsRefused(t *testing.T) {
 			a.Ports = slices.Clone(a.Ports)
 			a.Ports[0].SecurityGroups = []string{"other"}
 		}, "is not the same member"},
+		{"another rate", func(a *api.Assignment) {
+			a.Ports = slices.Clone(a.Ports)
+			a.Ports[0].MaxRate = 1e9
+		}, "is not the same member"},
 		{"who runs at once", func(a *api.Assignment) { a.Of = "" }, "nothing takes over before it runs"},
 		{"one with a rank", func(a *api.Assignment) { a.Rank = 1 }, "has a rank"},
 		{"nobody", func(a *api.Assignment) { a.From, a.Of = "u1.c-7.1", "u1.c-7.1" }, "does not belong to the cluster"},

@@ -86,6 +86,8 @@ var digits = regexp.MustCompile(`^[+-]?[0-9]+$`)
 var (
 	bytesType    = reflect.TypeFor[api.Bytes]()
 	durationType = reflect.TypeFor[api.Duration]()
+	rateType     = reflect.TypeFor[api.Rate]()
+	dscpType     = reflect.TypeFor[api.DSCP]()
 	networkType  = reflect.TypeFor[api.GroupNetwork]()
 	timeType     = reflect.TypeFor[time.Time]()
 )
@@ -106,6 +108,10 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.duration(path, v, into)
 	case into.Type() == timeType:
 		d.time(path, v, into)
+	case into.Type() == rateType:
+		d.rate(path, v, into)
+	case into.Type() == dscpType:
+		d.dscp(path, v, into)
 	case into.Type() == networkType && v.kind != kindMap: // its name alone
 		d.string(path, v, into.FieldByName("Name"))
 	case into.Kind() == reflect.String:
@@ -201,6 +207,32 @@ func (d *decoder) bytes(path string, v value, into reflect.Value) {
 		return
 	}
 	into.SetInt(int64(n))
+}
+
+func (d *decoder) rate(path string, v value, into reflect.Value) {
+	if v.kind != kindString {
+		d.problem(path, v, "is %s, but has to be a rate in bits per second like 200Mbit or 1.5Gbit", describe(v))
+		return
+	}
+	r, err := api.ParseRate(v.text)
+	if err != nil {
+		d.problem(path, v, "%v", err)
+		return
+	}
+	into.SetInt(int64(r))
+}
+
+func (d *decoder) dscp(path string, v value, into reflect.Value) {
+	if v.kind != kindString && v.kind != kindNumber {
+		d.problem(path, v, "is %s, but has to be a DSCP: a number from 0 to 63, or a name such as EF", describe(v))
+		return
+	}
+	code, err := api.ParseDSCP(v.text)
+	if err != nil {
+		d.problem(path, v, "%v", err)
+		return
+	}
+	into.SetString(string(code))
 }
 
 func (d *decoder) duration(path string, v value, into reflect.Value) {

@@ -43,6 +43,9 @@ func (n *normalizer) networks(path string, networks []api.GroupNetwork) {
 			n.add(at, name, "%q is also %s[%d]; name every network once", name, path, j)
 		}
 		n.securityGroups(join(at, "security_groups"), network.SecurityGroups)
+		if q := network.Quality; q.MaxRate > 0 && q.MinRate > q.MaxRate {
+			n.add(join(at, "min_rate"), q.MinRate.String(), "%v is above the maximum rate, %v", q.MinRate, q.MaxRate)
+		}
 	}
 }
 

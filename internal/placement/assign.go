@@ -177,7 +177,7 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 		}
 		port := api.PortClaim{Network: n.UID, Kind: api.PortVeth, Address: pool.Offset(n.Prefix.Addr(), uint32(host)), MAC: MAC(n.Index, host)}
 		if named >= 0 {
-			port.SecurityGroups = slices.Clone(further[named].SecurityGroups)
+			port.SecurityGroups, port.Quality = slices.Clone(further[named].SecurityGroups), further[named].Quality
 		}
 		switch {
 		case p.Whole:

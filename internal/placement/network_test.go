@@ -159,6 +159,11 @@ func TestMembersGetPortsOnTheNetworksOfTheirGroup(t *testing.T) {
 			t.Errorf("a member of stack %s has ports %+v (%v), want one of kind %s", stack, got[0].Ports, err, kind)
 		}
 	}
+	quality := api.Quality{MinRate: 2e8, MaxRate: 1e9, DSCP: "10"}
+	d.Further["a"] = []api.GroupNetwork{{Name: "storage", Quality: quality}}
+	if got, err := Assign([]Placed{{Group: "a", Member: "a-0", Node: "n1"}}, d); err != nil || got[0].Ports[0].Quality != (api.Quality{}) || got[0].Ports[1].Quality != quality {
+		t.Errorf("a member with a quality of service on its second port has ports %+v (%v)", got[0].Ports, err)
+	}
 	d.Further["a"] = api.OnNetworks("nowhere")
 	if _, err := Assign([]Placed{{Group: "a", Member: "a-0", Node: "n1"}}, d); err == nil {
 		t.Error("a group on a network that the cluster has not was given a port")

@@ -293,7 +293,7 @@ func (s *Site) Place(name string) {
 		}
 		for i, network := range further {
 			if on, named := g.Network(network.OwnName()); named {
-				a.Ports = append(a.Ports, api.PortClaim{Network: network.UID, Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, byte(32 + 16*i), byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:%02x:00:%02x", 2+i, 10+n), SecurityGroups: on.SecurityGroups})
+				a.Ports = append(a.Ports, api.PortClaim{Network: network.UID, Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, byte(32 + 16*i), byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:%02x:00:%02x", 2+i, 10+n), SecurityGroups: on.SecurityGroups, Quality: on.Quality})
 			}
 		}
 		if spare {

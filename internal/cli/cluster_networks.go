@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// flaggedNetworks returns the networks that flags name, NETWORK or NETWORK=ADDRESS, with what other flags say of the ports there.
+func flaggedNetworks(f createFlags) ([]api.GroupNetwork, error) {
+	var networks []api.GroupNetwork
+	for _, text := range f.networks {
+		name, address, fixed := strings.Cut(text, "=")
+		if fixed && address == "" {
+			return nil, usage("--network %q has no address; write NETWORK=ADDRESS, or NETWORK for any address", text)
+		}
+		networks = append(networks, api.GroupNetwork{Name: name, Address: address})
+	}
+	for _, flag := range []struct {
+		name, form string
+		given      []string
+		set        func(n *api.GroupNetwork, value string) error
+	}{
+		{"--security-group", "NETWORK=GROUP, such as project/lab=web", f.guards, addSecurityGroup},
+		{"--rate", "NETWORK=MIN-MAX, such as project/lab=200Mbit-1Gbit", f.rates, setRates},
+		{"--dscp", "NETWORK=DSCP, such as project/lab=10", f.marks, setDSCP},
+	} {
+		for _, text := range flag.given {
+			network, value, ok := strings.Cut(text, "=")
+			if !ok || network == "" || value == "" {
+				return nil, usage("%s %q is not %s", flag.name, text, flag.form)
+			}
+			i := slices.IndexFunc(networks, func(n api.GroupNetwork) bool { return n.Name == network })
+			if i < 0 {
+				return nil, usage("%s %s: its network is not given: --network %s", flag.name, text, network)
+			}
+			if err := flag.set(&networks[i], value); err != nil {
+				return nil, usage("%s %s: %v", flag.name, text, err)
+			}
+		}
+	}
+	return networks, nil
+}
+
+func addSecurityGroup(n *api.GroupNetwork, value string) error {
+	n.SecurityGroups = append(n.SecurityGroups, value)
+	return nil
+}
+
+func setRates(n *api.GroupNetwork, value string) (err error) {
+	if n.RatesText() != "" {
+		return errors.New("the network has rates already; give them once")
+	}
+	n.MinRate, n.MaxRate, err = api.ParseRates(value)
+	if err == nil && n.MaxRate > 0 && n.MinRate > n.MaxRate {
+		return fmt.Errorf("minimum rate %v is above maximum rate %v", n.MinRate, n.MaxRate)
+	}
+	return err
+}
+
+func setDSCP(n *api.GroupNetwork, value string) (err error) {
+	if n.DSCP != "" {
+		return errors.New("the network has a DSCP already; give it once")
+	}
+	n.DSCP, err = api.ParseDSCP(value)
+	return err
+}

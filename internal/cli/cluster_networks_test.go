@@ -1,0 +1,53 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cli"
+)
+
+func TestRatesAndDSCPOfPortsAreGivenByNetwork(t *testing.T) {
+	f := newFake(t)
+	for want, args := range map[string][]string{
+		`--rate "1Gbit" is not NETWORK=MIN-MAX`:                              {"--rate", "1Gbit"},
+		"--rate fast=1Gbit: its network is not given: --network fast":        {"--rate", "fast=1Gbit"},
+		`--rate storage=fast: "fast" is not a rate in bits per second`:       {"--rate", "storage=fast"},
+		`--rate storage=0Mbit: "0Mbit" is out of range`:                      {"--rate", "storage=0Mbit"},
+		"minimum rate 2Gbit is above maximum rate 1Gbit":                     {"--rate", "storage=2Gbit-1Gbit"},
+		"--rate storage=2Gbit: the network has rates already":                {"--rate", "storage=1Gbit", "--rate", "storage=2Gbit"},
+		`--dscp "10" is not NETWORK=DSCP`:                                    {"--dscp", "10"},
+		`--dscp storage=64: "64" is not a DSCP; write a number from 0 to 63`: {"--dscp", "storage=64"},
+		"--dscp storage=10: the network has a DSCP already":                  {"--dscp", "storage=EF", "--dscp", "storage=10"},
+		"--rate can't be given together with a file":                         {"--rate", "storage=1Gbit", "-f", "c1.yaml"},
+	} {
+		all := append([]string{"cluster", "create"}, args...)
+		if args[len(args)-1] != "c1.yaml" {
+			all = append(all, "c1", "--network", "storage")
+		}
+		has(t, f.shell().run(t, all...), cli.ExitUsage, want)
+	}
+	f.on("POST /v1/clusters", func(_ *http.Request, body string) any {
+		var req api.ClusterRequest
+		if err := json.Unmarshal([]byte(body), &req); err != nil || len(req.Networks) != 2 || req.Networks[0].Quality != (api.Quality{MinRate: 2e8, MaxRate: 1e9, DSCP: "46"}) ||
+			req.Networks[1].Quality != (api.Quality{MinRate: 5e6}) {
+			t.Errorf("sent was %s, %v", body, err)
+		}
+		return api.Cluster{Name: "c1", Spec: api.ClusterSpec{Groups: []api.Group{{Name: "c1", Networks: req.Networks}}}}
+	})
+	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--network", "project/lab", "--network", "storage", "--rate", "project/lab=200Mbit-1Gbit",
+		"--rate", "storage=5Mbit-", "--dscp", "project/lab=EF"), 0, "project/lab(200Mbit-1Gbit dscp 46),storage(5Mbit-)")
+}
+
+func TestANetworkIsShownWithTheRatesOfItsPorts(t *testing.T) {
+	f := newFake(t)
+	port := func(member string, q api.Quality) api.NetworkPort {
+		return api.NetworkPort{Cluster: "c1", Member: member, Node: "n1", Address: netip.MustParseAddr("10.64.128.2"), Quality: q}
+	}
+	network := api.NetworkStatus{Network: api.Network{Name: "project/lab"}, Ports: []api.NetworkPort{port("c1-0", api.Quality{MaxRate: 1e9, DSCP: "0"}), port("c1-1", api.Quality{})}}
+	f.fixed("GET /v1/networks/{name}", network)
+	has(t, f.shell().run(t, "network", "show", "project/lab"), 0, "MAC  RATES  DSCP  STATE\n", "-    1Gbit  0     in use\n", "-    -      -     in use\n")
+}
