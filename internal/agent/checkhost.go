@@ -46,7 +46,12 @@ func (Host) Check(ctx context.Context) ([]hostcheck.Finding, error) {
 		return nil, err
 	}
 	defer func() { _ = machines.Close() }()
+	rates := ""
+	if why := fabricnode.CanShape(); why != nil {
+		rates = why.Error()
+	}
 	word := hostcheck.Word{
+		Rates:   rates,
 		Stacks:  []api.StackCheck{containers.Check(ctx), machines.Check(ctx)},
 		Local:   environment.NewLocal().Inspect(ctx).Problems,
 		Builder: build.New(build.Config{}).Check(ctx),

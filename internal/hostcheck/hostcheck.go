@@ -48,6 +48,8 @@ type Word struct {
 	// Local are the problems of the environment that is the host's own system.
 	Local   []string
 	Builder api.BuilderCheck
+	// Rates is why the kernel can't hold ports to rates and mark their packets, "" if it can.
+	Rates string
 }
 
 // fix is what a problem's text says to do.
@@ -91,6 +93,7 @@ func Check(f Facts, w Word) []Finding {
 		}
 	}
 	all = append(all, networks(f)...)
+	all = append(all, rates(w))
 	if w.Builder.OK {
 		return append(all, Finding{Area: Builder, Name: "programs", Status: OK, Detail: "environments can be built here"})
 	}
@@ -138,6 +141,16 @@ func machines(f Facts) []Finding {
 		huge.Status, huge.Detail, huge.Fix = Warning, "none are reserved; memory of machines is in ordinary and transparent huge pages", "nearmetal node prepare --huge-pages SIZE"
 	}
 	return append(all, nesting, iommu, huge)
+}
+
+func rates(w Word) Finding {
+	if w.Rates == "" {
+		return Finding{Area: Network, Name: "rates and DSCP", Status: OK, Detail: "ports can have them"}
+	}
+	return Finding{
+		Area: Network, Name: "rates and DSCP", Status: Warning, Detail: "ports can't have them: " + w.Rates,
+		Fix: "modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred",
+	}
 }
 
 func networks(f Facts) []Finding {
