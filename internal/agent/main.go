@@ -59,7 +59,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay}, Logger: log})
+	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, Logger: log})
 	if err != nil {
 		return err
 	}

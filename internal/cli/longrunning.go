@@ -220,6 +220,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
 	cmd.Flags().StringVar(&hugePages, "huge-pages", "all", "reserved huge pages to offer: all, none, or a part such as 2/3, the second of three equal parts")
+	cmd.Flags().Var(bitRate{&opts.UplinkRate}, "uplink-rate", "what the link of the data network carries, like 25Gbit; ports with rates share it (default: the link's speed, where the kernel knows it)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")

@@ -50,3 +50,23 @@ func moment(text string, now time.Time) (time.Time, error) {
 	}
 	return time.Time{}, fmt.Errorf("%q is not a time; write 2026-01-31, 2026-01-31T14:00:00Z, or how long ago it was, like 24h or 7d", text)
 }
+
+// bitRate makes a rate the value of a flag: "200Mbit", "25Gbit".
+type bitRate struct{ value *api.Rate }
+
+// String is empty for none, so that help shows no default.
+func (r bitRate) String() string {
+	if r.value == nil || *r.value == 0 {
+		return ""
+	}
+	return r.value.String()
+}
+
+// Set reads a rate.
+func (r bitRate) Set(text string) (err error) {
+	*r.value, err = api.ParseRate(text)
+	return err
+}
+
+// Type names the kind of value in help.
+func (r bitRate) Type() string { return "rate" }

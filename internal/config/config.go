@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
@@ -135,6 +136,8 @@ type Agent struct {
 	HugePages inventory.Part
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
+	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
+	UplinkRate api.Rate
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.
 	InRAM bool
 	// BootGeneration is the generation of the boot the agent runs in, as the server gave it to a machine that it booted; 0: another's.
