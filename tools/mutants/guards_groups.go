@@ -145,7 +145,7 @@ var groupGuards = []Mutant{
 	{
 		Guard:   "a port with security groups gets no shortcut when it is attached",
 		File:    "internal/fabric/node/attach.go",
-		Find:    "if !f.shortcutting || network.Guarded(port.ID) {",
+		Find:    "if !f.shortcutting || network.Bridged(port) {",
 		Replace: "if !f.shortcutting {",
 		Test:    "./internal/fabric/node TestAPortThatIsAttachedWithItsGroupsIsGuarded",
 	},
