@@ -21,9 +21,11 @@ type NetworkIntent struct {
 	Project string `json:"project,omitempty"`
 	User    string `json:"user,omitempty"`
 	// Prefix is the requested subnet; not valid: any of the site's pool.
-	Prefix            netip.Prefix `json:"prefix,omitzero"`
-	CreatedAt         time.Time    `json:"created_at"`
-	DeleteRequestedAt *time.Time   `json:"delete_requested_at,omitempty"`
+	Prefix netip.Prefix `json:"prefix,omitzero"`
+	// Egress lets members open connections to the outside (NAT).
+	Egress            bool       `json:"egress,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 }
 
 // Network is a tenant network; stored, immutable; only the leader writes it. It lives until the last of its ports was proved clean, a
@@ -134,6 +136,8 @@ type NetworkRequest struct {
 	Project string `json:"project,omitempty"`
 	// Prefix is its subnet: an IPv4 prefix of length 16 to 28 within the site's pool for networks. It defaults to a free one.
 	Prefix string `json:"prefix,omitempty"`
+	// Egress lets members open connections to the outside (NAT). Their default route is by this network.
+	Egress bool `json:"egress,omitempty"`
 }
 
 // NetworkPhase is how far a network is.

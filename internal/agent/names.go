@@ -20,9 +20,12 @@ type names struct {
 	// desired and applied are those that it was given last.
 	desired *agentstream.Desired
 	applied int
-	// clusters are the names of the clusters with members here, by UID. Names that stay the same are not read again.
-	clusters map[string]*responder.Names
+	// known are the names that members here know. Names that stay the same are not read again.
+	known map[namesKey]*responder.Names
 }
+
+// namesKey is common to the members that know the same names: those of one cluster that ask the same servers for names of the outside, or none.
+type namesKey struct{ cluster, resolvConf string }
 
 // serveNames gives the responder the networks that are in force, with the names that their members know.
 func (a *Agent) serveNames() {
@@ -30,13 +33,15 @@ func (a *Agent) serveNames() {
 	if a.cfg.Responder == nil || !n.ok || n.busy || a.names.desired == a.desired && a.names.applied == n.count {
 		return
 	}
-	next := names{desired: a.desired, applied: n.count, clusters: map[string]*responder.Names{}}
+	next := names{desired: a.desired, applied: n.count, known: map[namesKey]*responder.Names{}}
 	served := make([]responder.Network, 0, len(n.applied))
 	for _, network := range n.applied {
 		members := map[string]responder.Member{}
 		for _, port := range network.Ports {
 			if m := a.members[fabric.AssignmentOf(port.ID)]; m != nil && m.want != nil {
-				members[port.ID] = responder.Member{Name: m.want.Assignment.Member, Names: next.of(m.want, a.names.clusters)}
+				members[port.ID] = responder.Member{
+					Name: m.want.Assignment.Member, Names: next.of(m.want, a.names.known), LeadsOut: fabric.LeadsOut(n.applied, port.ID),
+				}
 			}
 		}
 		served = append(served, responder.Network{Network: network, Members: members})
@@ -45,21 +50,21 @@ func (a *Agent) serveNames() {
 	a.cfg.Responder.Serve(served)
 }
 
-// of returns the names of a member's cluster: those of the files that all its members share. A member that is being released has no files, and knows
-// no names.
-func (n *names) of(m *agentstream.Member, before map[string]*responder.Names) *responder.Names {
+// of returns the names that a member knows: those of the file that all members of its cluster share, and with a way out those of the outside. A
+// member that is being released has no files, and knows no names.
+func (n *names) of(m *agentstream.Member, before map[namesKey]*responder.Names) *responder.Names {
 	a := &m.Assignment
-	hosts := contentOf(m.Files, "/etc/hosts")
-	if known := n.clusters[a.ClusterUID]; known != nil || hosts == nil {
+	hosts, resolvers := contentOf(m.Files, "/etc/hosts"), contentOf(m.Files, "/etc/resolv.conf")
+	key := namesKey{a.ClusterUID, string(resolvers)}
+	if known := n.known[key]; known != nil || hosts == nil {
 		return known
 	}
 	_, cluster := tenancy.Split(a.Cluster)
-	resolvers := contentOf(m.Files, "/etc/resolv.conf")
-	names := before[a.ClusterUID]
+	names := before[key]
 	if !names.Same(cluster, hosts, resolvers) {
 		names = responder.NewNames(cluster, hosts, resolvers)
 	}
-	n.clusters[a.ClusterUID] = names
+	n.known[key] = names
 	return names
 }
 

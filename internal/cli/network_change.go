@@ -22,11 +22,15 @@ func (a *app) networkCreate() *cobra.Command {
 		Use: "create NAME", Short: "Create a network of a project, which outlives clusters", Args: oneArg("network"),
 		Long: `Create a network of a project, and wait until clusters can use it. Its subnet is a free one, unless --prefix gives another part of the
 site's pool for networks. Clusters join it when they are created: 'nearmetal cluster create --network project/NAME', or
-"networks: [project/NAME]" in a group of a file.`,
-		Example: "  nearmetal network create lab\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+"networks: [project/NAME]" in a group of a file.
+
+With --egress, members open connections to the outside by this network, whether or not their cluster has egress. A group can be on one such
+network only.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
+	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)

@@ -57,6 +57,8 @@ type Cluster struct {
 	Certificates *membercert.Authority
 	Now          time.Time
 	Network      api.Network
+	// Joined are the project's networks that the cluster joined.
+	Joined []api.Network
 	// Members are all held assignments, those being released left out; their order does not matter.
 	Members []api.Assignment
 	User    driver.User
@@ -64,7 +66,7 @@ type Cluster struct {
 	UserData map[string]string
 	// Neighbours are members of other clusters on networks that this one joined.
 	Neighbours []Neighbour
-	// Nameservers resolve names of the outside, for clusters with egress; without any, members know each other only.
+	// Nameservers resolve names of the outside, for members with a way out; without any, members know each other only.
 	Nameservers []netip.Addr
 }
 
@@ -123,7 +125,7 @@ func (r *Renderer) Own(m api.Assignment) ([]driver.File, error) {
 // OwnBasis names all of a cluster that the files of one member follow from. Other members come and go without changing it.
 func (r *Renderer) OwnBasis() string {
 	user := r.cluster.User
-	return fmt.Sprintf("%q %q %d %d %q %d", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv(), r.period.From.Unix())
+	return fmt.Sprintf("%q %q %d %d %q %d %v", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv(), r.period.From.Unix(), r.cluster.Nameservers)
 }
 
 // GoodUntil returns when the files are to be rendered again though nothing but time has changed.

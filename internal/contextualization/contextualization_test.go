@@ -124,6 +124,23 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 	}
 }
 
+func TestOnlyMembersWithAWayOutAskForNamesOfTheOutside(t *testing.T) {
+	cluster := testCluster(t, func(c *Cluster) {
+		c.Network.UID, c.Joined = "own", []api.Network{{UID: "out", Name: "project/out", Egress: true}}
+		c.Nameservers = []netip.Addr{netip.MustParseAddr("192.0.2.53")}
+		for i := range c.Members {
+			c.Members[i].Ports[0].Network = "own"
+		}
+		c.Members[1].Ports = append(c.Members[1].Ports, api.PortClaim{Network: "out", Address: netip.MustParseAddr("10.64.48.2")})
+	})
+	for id, want := range map[string]bool{"u1.c1-0.1": true, "u1.c1-1.1": false} {
+		files := text(render(t, cluster, id))
+		if got := strings.Contains(files, "nameserver 192.0.2.53"); got != want || strings.Contains(files, "hosts: files dns") != want {
+			t.Errorf("%s asks for names of the outside: got %t, want %t, in\n%s", id, got, want, files)
+		}
+	}
+}
+
 func TestRanksUseMemoryOnlyWhereEveryMemberSharesItAndTheyAreFew(t *testing.T) {
 	all := func(c *Cluster) {
 		for i := range c.Members {

@@ -26,7 +26,6 @@ func (r *Renderer) renderShared() []driver.File {
 		public("/etc/hosts", r.hosts()),
 		public("/etc/passwd", passwd(user)),
 		public("/etc/group", group(user)),
-		public("/etc/nsswitch.conf", r.nsswitch()),
 		public("/etc/profile", profile),
 		public("/etc/profile.d/nearmetal.sh", r.profileEnv()),
 		public(HostfilePath, hostfile.String()),
@@ -37,9 +36,6 @@ func (r *Renderer) renderShared() []driver.File {
 		public(knownPath, string(r.cluster.Authority.KnownHosts())),
 		public(principalsDir+"/"+user.Name, r.principals()),
 		public(tlsAuthorityPath, string(r.cluster.Certificates.Certificate())),
-	}
-	if r.resolves() {
-		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
 	}
 	return files
 }
@@ -74,6 +70,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 	}
 	files := []driver.File{
 		public("/etc/hostname", m.Member+"\n"),
+		public("/etc/nsswitch.conf", nsswitch(r.resolves(m))),
 		public(memberconfig.Path, string(config)+"\n"),
 		{Path: hostKeyPath, Content: host.PrivateKey, Mode: 0o600},
 		public(hostKeyPath+".pub", string(host.PublicKey)),
@@ -83,6 +80,9 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		public(userKeyPath+"-cert.pub", string(user.Certificate)),
 		{Path: workloadCertPath + ".key", Content: workload.Key, Mode: 0o600, OwnedByUser: true},
 		public(workloadCertPath+".crt", string(workload.Certificate)),
+	}
+	if r.resolves(m) {
+		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
 	}
 	if data := r.cluster.UserData[m.Group]; data != "" {
 		files = append(files, driver.File{Path: userDataPath, Content: []byte(data), Mode: 0o600})
@@ -181,11 +181,20 @@ func group(user driver.User) string {
 		fmt.Sprintf("%s:*:%d:\n", user.Name, user.GID) + "nogroup:*:65534:\n"
 }
 
-func (r *Renderer) resolves() bool { return r.cluster.Network.Egress && len(r.cluster.Nameservers) > 0 }
+// resolves reports whether a member can ask for names of the outside: it has a way out.
+func (r *Renderer) resolves(m api.Assignment) bool {
+	var networks []api.Network
+	for _, n := range slices.Concat([]api.Network{r.cluster.Network}, r.cluster.Joined) {
+		if slices.ContainsFunc(m.Ports, func(p api.PortClaim) bool { return p.Network == n.UID }) {
+			networks = append(networks, n)
+		}
+	}
+	return api.WayOut(networks) >= 0 && len(r.cluster.Nameservers) > 0
+}
 
-func (r *Renderer) nsswitch() string {
+func nsswitch(resolves bool) string {
 	hosts := "files"
-	if r.resolves() {
+	if resolves {
 		hosts = "files dns"
 	}
 	return "passwd: files\ngroup: files\nshadow: files\nhosts: " + hosts +

@@ -42,7 +42,7 @@ func (p *pass) newNetworks(ctx context.Context) error {
 
 func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 	_, own := tenancy.Split(in.Name)
-	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN}
+	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress}
 	take := func() (api.Network, error) { return p.numbers().Network(n, 1) }
 	if in.Prefix.IsValid() {
 		take = func() (api.Network, error) { return p.numbers().Requested(n, in.Prefix) }
@@ -304,6 +304,17 @@ func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighb
 		}
 	}
 	return all
+}
+
+// joinedBy returns the project's networks that a cluster joined.
+func joinedBy(view *state.View, c *state.Cluster) []api.Network {
+	var joined []api.Network
+	for _, ref := range c.Record.Joined {
+		if n := view.Network(ref.UID); n != nil {
+			joined = append(joined, *n)
+		}
+	}
+	return joined
 }
 
 // addNeighbours adds the names of the clusters on the networks that a cluster joined: its members are named in their files.

@@ -102,12 +102,12 @@ func (s *subnet) lease(kind dhcpv4.MessageType, p port, request *dhcpv4.DHCPv4) 
 	return r
 }
 
-// addNetwork adds the network and the names. A router is named only where there is a way out. Classless routes (RFC 3442) are not needed: what
+// addNetwork adds the network and the names. A router is named only where the member's way out is. Classless routes (RFC 3442) are not needed: what
 // a member may reach is on its link, or behind that router.
 func (s *subnet) addNetwork(r *dhcpv4.DHCPv4, p port) {
 	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(s.Prefix.Bits(), 32)))
 	r.Options.Update(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, dhcpv4.Uint16(min(s.mtu, maxMTU)).ToBytes()))
-	if s.Egress {
+	if p.LeadsOut {
 		r.UpdateOption(dhcpv4.OptRouter(s.Gateway.AsSlice()))
 	}
 	if p.Name != "" {

@@ -30,7 +30,7 @@ func testNetwork() Network {
 		},
 	}}
 	names := NewNames("one", []byte(testHosts), nil)
-	n.Members = map[string]Member{"a": {"one-0", names}, "b": {"one-1", names}}
+	n.Members = map[string]Member{"a": {Name: "one-0", Names: names}, "b": {Name: "one-1", Names: names}}
 	return n
 }
 
@@ -127,6 +127,9 @@ func TestAMemberDoesNotAskForAnother(t *testing.T) {
 func TestALeaseNamesTheNetworkAndARouterOnlyWhereThereIsAWayOut(t *testing.T) {
 	for _, egress := range []bool{false, true} {
 		s := testSubnet(func(n *Network) { n.Egress = egress })
+		p := s.ports[macOfOne]
+		p.LeadsOut = egress
+		s.ports[macOfOne] = p
 		_, raw := s.dhcp(s.ports[macOfOne], message(macOfOne, dhcpv4.MessageTypeDiscover))
 		reply, err := dhcpv4.FromBytes(raw)
 		if err != nil {

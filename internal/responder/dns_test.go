@@ -103,7 +103,7 @@ func TestNamesAreAnsweredFromTheHostsFile(t *testing.T) {
 func TestOnlyNamesOfTheOutsideAreAskedOfOtherServers(t *testing.T) {
 	s := testSubnet(func(n *Network) {
 		names := NewNames("one", []byte(testHosts), []byte("nameserver 192.0.2.53\nsearch x\nnameserver nonsense\n"))
-		n.Members = map[string]Member{"a": {"one-0", names}}
+		n.Members = map[string]Member{"a": {Name: "one-0", Names: names}}
 	})
 	for name, want := range map[string]bool{
 		"example.com.": true, "4.4.8.8.in-addr.arpa.": true,
@@ -125,7 +125,9 @@ func TestAnAnswerFitsTheAskersLimit(t *testing.T) {
 	for i := range 250 {
 		fmt.Fprintf(&hosts, "10.64.16.%d\tone-%d\n", i+2, i)
 	}
-	s := testSubnet(func(n *Network) { n.Members["a"] = Member{"one-0", NewNames("one", []byte(hosts.String()), nil)} })
+	s := testSubnet(func(n *Network) {
+		n.Members["a"] = Member{Name: "one-0", Names: NewNames("one", []byte(hosts.String()), nil)}
+	})
 	for edns, want := range map[int]struct{ bytes, addresses int }{0: {512, 27}, 100: {512, 27}, 800: {800, 40}, 1232: {1232, 60}, 65535: {1232, 60}} {
 		reply, _ := s.dns(s.ports[macOfOne], asked(t, "one.nearmetal.internal.", dnsmessage.TypeA, edns))
 		if got := len(strings.Fields(text(t, reply))) - 2; len(reply) > want.bytes || got < want.addresses {

@@ -279,7 +279,7 @@ func TestNamesOfTheOutsideAreAskedOfTheSitesServers(t *testing.T) {
 		" --address=/example.com/192.0.2.80 --address=/nearmetal.internal/192.0.2.66 --log-facility=/dev/null")
 	t.Cleanup(func() { _, _ = outside.try("kill $(cat " + pid + ")") })
 	n := labNetwork()
-	n.Members["a"] = Member{"one-0", NewNames("one", []byte(testHosts), []byte("nameserver 198.18.0.99\nnameserver 198.18.0.53\n"))}
+	n.Members["a"] = Member{Name: "one-0", Names: NewNames("one", []byte(testHosts), []byte("nameserver 198.18.0.99\nnameserver 198.18.0.53\n"))}
 	l.serve(t, n)
 	one, two := l.attach(t, n, 0), l.attach(t, n, 1)
 	if out := one.run(t, "dig +short +tries=3 +time=9 @10.64.16.1 www.example.com"); strings.TrimSpace(out) != "192.0.2.80" {
@@ -346,6 +346,7 @@ func TestDHCPMessagesReachNeitherOtherMembersNorTheNodesOwnStack(t *testing.T) {
 		l := newLab(t)
 		n := labNetwork()
 		n.Egress = egress
+		n.Members["a"] = Member{Name: "one-0", Names: n.Members["a"].Names, LeadsOut: egress}
 		l.serve(t, n)
 		one, two := l.attach(t, n, 0), l.attach(t, n, 1)
 		l.run(t, count)

@@ -29,6 +29,8 @@ type Network struct {
 type Member struct {
 	Name  string
 	Names *Names
+	// LeadsOut: the member's way out is by the network of the port.
+	LeadsOut bool
 }
 
 // retryPause is how long a network waits that could not be listened on.

@@ -93,4 +93,18 @@ var networkGuards = []Mutant{
 		Replace: "if false {",
 		Test:    "./internal/controller TestClustersOnANetworkOfTheirProjectHaveAddressesOfTheirOwnAndNameEachOther",
 	},
+	{
+		Guard:   "a group is on one network with a gateway only",
+		File:    "internal/apiserver/gateways.go",
+		Find:    "			if first == \"\" {\n",
+		Replace: "			if first == \"\" || first != \"\" {\n",
+		Test:    "./internal/apiserver TestAGroupIsOnOneNetworkWithAGateway",
+	},
+	{
+		Guard:   "members without a way out do not ask for names of the outside",
+		File:    "internal/contextualization/files.go",
+		Find:    "return api.WayOut(networks) >= 0 && ",
+		Replace: "return ",
+		Test:    "./internal/contextualization TestOnlyMembersWithAWayOutAskForNamesOfTheOutside",
+	},
 }

@@ -78,7 +78,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	}
 	f.spaces.Store(pair.name, place.At)
 	failpoint.Hit("node.after-veth")
-	if err := member.Do(func() error { return configureMember(pair, network) }); err != nil {
+	if err := member.Do(func() error { return configureMember(pair, network, fabric.LeadsOut(f.applied, port.ID)) }); err != nil {
 		return fmt.Errorf("inside the member: %w", err)
 	}
 	failpoint.Hit("node.after-member-address")
@@ -146,8 +146,8 @@ func leadsInto(pair veth, member netns.Handle) (bool, error) {
 	return leads, err
 }
 
-// configureMember sets up the member's end, in the member's network namespace.
-func configureMember(pair veth, network fabric.Network) error {
+// configureMember sets up the member's end, in the member's network namespace. leadsOut: the way out is by this network.
+func configureMember(pair veth, network fabric.Network, leadsOut bool) error {
 	loopback, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
@@ -179,7 +179,7 @@ func configureMember(pair veth, network fabric.Network) error {
 	if err := introduce(link, pair, network.Ports); err != nil {
 		return err
 	}
-	if !network.Egress || pair.inside != memberLink { // the way out is by the first network
+	if !leadsOut {
 		return nil
 	}
 	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice()}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +62,33 @@ func TestEgressLetsMembersOut(t *testing.T) {
 	mustNotReach(t, lab.members[2].namespace, "the outside, from a network without egress,", internet)
 	lab.members[2].run(t, "ip route add default dev eth0; ip neigh replace "+internet+" lladdr "+plan.GatewayMAC(3)+" nud permanent dev eth0")
 	mustNotReach(t, lab.members[2].namespace, "the outside, by force, from a network without egress,", internet)
+}
+
+// routes are a member's routes through gateways.
+func (m member) routes(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(m.run(t, "ip -o route | grep via | cut -d' ' -f1-5 || true"))
+}
+
+func TestAMembersWayOutIsByTheNetworkOfItsProject(t *testing.T) {
+	lab := newEgressLab(t)
+	own, project := lab.networks[0], lab.networks[1]
+	project.Name = "project/out"
+	first, second := testPort(own, 5), testPort(project, 5)
+	first.ID, second.ID = "uid.m.1", "uid.m.1+1"
+	first.Interface, second.Interface = "eth0", "eth1"
+	own.Ports, project.Ports = append(slices.Clone(own.Ports), first), append(slices.Clone(project.Ports), second)
+	apply(t, lab.node.fabric, own, project)
+	m := member{newSpace(t), first}
+	for _, port := range []fabric.Port{first, second} {
+		if err := lab.node.fabric.Attach(t.Context(), port, m.place()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.routes(t); got != "default via 172.30.0.1 dev eth1" {
+		t.Errorf("the member's routes are %q, want one by its project's network", got)
+	}
+	mustReach(t, m.namespace, "the outside", internet)
 }
 
 func TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks(t *testing.T) {
