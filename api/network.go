@@ -23,7 +23,9 @@ type NetworkIntent struct {
 	// Prefix is the requested subnet; not valid: any of the site's pool.
 	Prefix netip.Prefix `json:"prefix,omitzero"`
 	// Egress lets members open connections to the outside (NAT).
-	Egress            bool       `json:"egress,omitempty"`
+	Egress bool `json:"egress,omitempty"`
+	// Routed lets members reach those on other routed networks of the project.
+	Routed            bool       `json:"routed,omitempty"`
 	CreatedAt         time.Time  `json:"created_at"`
 	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 }
@@ -48,6 +50,11 @@ type Network struct {
 	Gateway netip.Addr   `json:"gateway"`
 	// Egress lets members open connections to the outside (NAT).
 	Egress bool `json:"egress,omitempty"`
+	// Routed lets members reach those on other routed networks of the project, through the gateway.
+	Routed bool `json:"routed,omitempty"`
+	// Pool is what members of a routed network reach through the gateway: all that the site's networks are cut from. So a new network changes no
+	// route in a member.
+	Pool netip.Prefix `json:"pool,omitzero"`
 	// Refused is why a project's network has neither index nor subnet, and never will: its prefix was taken by then.
 	Refused string `json:"refused,omitempty"`
 }
@@ -138,6 +145,8 @@ type NetworkRequest struct {
 	Prefix string `json:"prefix,omitempty"`
 	// Egress lets members open connections to the outside (NAT). Their default route is by this network.
 	Egress bool `json:"egress,omitempty"`
+	// Routed lets members reach those on other routed networks of the project, on whichever node.
+	Routed bool `json:"routed,omitempty"`
 }
 
 // NetworkPhase is how far a network is.

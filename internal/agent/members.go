@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
@@ -424,20 +425,20 @@ func (a *Agent) report() {
 // networksGone reports whether nothing is left on this node of the networks of a clean member, but for those that others here still need.
 func (a *Agent) networksGone(m *memberState) bool {
 	for _, network := range m.want.Networks {
-		if a.networks.holds(network.Index) && !a.sharesNetwork(m, network.Index) {
+		if a.networks.holds(network.Index) && !a.sharesNetwork(m, network) {
 			return false
 		}
 	}
 	return true
 }
 
-// sharesNetwork reports whether another member on this node still needs a network of a clean one.
-func (a *Agent) sharesNetwork(m *memberState, index int) bool {
+// sharesNetwork reports whether another member on this node still needs a network of a clean one, to have a port there or to reach it.
+func (a *Agent) sharesNetwork(m *memberState, network api.Network) bool {
 	for id, other := range a.members {
 		if id == m.id || other.want == nil || other.gone() {
 			continue
 		}
-		if slices.ContainsFunc(other.want.Networks, func(n api.Network) bool { return n.Index == index }) {
+		if slices.ContainsFunc(other.want.Networks, func(n api.Network) bool { return n.Index == network.Index || fabric.Connected(n, network) }) {
 			return true
 		}
 	}

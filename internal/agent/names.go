@@ -40,7 +40,7 @@ func (a *Agent) serveNames() {
 		for _, port := range network.Ports {
 			if m := a.members[fabric.AssignmentOf(port.ID)]; m != nil && m.want != nil {
 				members[port.ID] = responder.Member{
-					Name: m.want.Assignment.Member, Names: next.of(m.want, a.names.known), LeadsOut: fabric.LeadsOut(n.applied, port.ID),
+					Name: m.want.Assignment.Member, Names: next.of(m.want, a.names.known), Routes: fabric.GatewayRoutes(n.applied, port.ID),
 				}
 			}
 		}

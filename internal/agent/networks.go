@@ -3,7 +3,10 @@ package agent
 import (
 	"context"
 	"reflect"
+	"slices"
 	"time"
+
+	"github.com/nearmetal/nearmetal/api"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -53,7 +56,8 @@ func (n *networks) holds(index int) bool {
 }
 
 // wantedNetworks are the desired networks that a member on this node still needs: the network of a cluster that is being deleted
-// goes with its last member here, once that has ended and while it is cleaned, and before it is reported clean.
+// goes with its last member here, once that has ended and while it is cleaned, and before it is reported clean. A network to which the packets of
+// members here are routed is needed, too.
 func (a *Agent) wantedNetworks() []fabric.Network {
 	needed := map[int]map[string]bool{}
 	for id, m := range a.members {
@@ -67,10 +71,15 @@ func (a *Agent) wantedNetworks() []fabric.Network {
 			needed[network.Index][id] = true
 		}
 	}
+	connected := func(n api.Network) bool {
+		return slices.ContainsFunc(a.desired.Networks, func(other fabric.Network) bool {
+			return len(needed[other.Index]) > 0 && fabric.Connected(n, other.Network)
+		})
+	}
 	want := []fabric.Network{}
 	for _, network := range a.desired.Networks {
 		ids := needed[network.Index]
-		if len(ids) == 0 {
+		if len(ids) == 0 && !connected(network.Network) {
 			continue
 		}
 		ports := network.Ports

@@ -26,7 +26,7 @@ func oneGateway(was, want api.ClusterSpec, project string, view *state.View) err
 				first = network.Name
 				continue
 			}
-			message := fmt.Sprintf("networks %s and %s both have a gateway (egress); a group can be on one such network only", first, network.Name)
+			message := fmt.Sprintf("networks %s and %s both have a gateway (egress or routed); a group can be on one such network only", first, network.Name)
 			f := fail(codeInvalidCluster, "group %q: %s; omit one of them, or use two groups", g.Name, message)
 			f.Errors = []api.FieldProblem{{Location: fmt.Sprintf("%s[%d]", groupField(want, i, "networks"), j), Value: network.Name, Message: message}}
 			return f

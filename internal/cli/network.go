@@ -132,13 +132,21 @@ type portColumn struct {
 	cell  func(p *api.NetworkPort) string
 }
 
+// routedText is whether a network of a project is routed. Those of clusters never are.
+func routedText(n *api.NetworkStatus) string {
+	if !n.OfProject() {
+		return ""
+	}
+	return yesNo(n.Routed)
+}
+
 func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	gateway := ""
 	if n.Gateway.IsValid() {
 		gateway = n.Gateway.String()
 	}
 	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
-		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Ports", portsText(n.Ports))
+		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Routed", routedText(n), "Ports", portsText(n.Ports))
 	if len(n.Ports) == 0 {
 		return
 	}

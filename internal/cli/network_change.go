@@ -24,13 +24,14 @@ func (a *app) networkCreate() *cobra.Command {
 site's pool for networks. Clusters join it when they are created: 'nearmetal cluster create --network project/NAME', or
 "networks: [project/NAME]" in a group of a file.
 
-With --egress, members open connections to the outside by this network, whether or not their cluster has egress. A group can be on one such
-network only.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+With --egress, members open connections to the outside by this network, whether or not their cluster has egress. With --routed, members reach
+those on all networks of the project that were created with --routed. A group can be on one network with --egress or --routed only.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
 	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
+	flags.BoolVar(&req.Routed, "routed", false, "let members reach those on other networks of the project that are routed, too")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)

@@ -38,6 +38,9 @@ type carried struct {
 	changed map[string]bool                   // UIDs of networks that are to be put together again
 	// rules are those of security groups, by the groups' names among all.
 	rules map[string][]string
+	// routers are those of routed networks, by name, and routerOf are their names by the networks' UIDs.
+	routers  map[string]*router
+	routerOf map[string]string
 }
 
 // members are the members that others reach over the node's underlay address.
@@ -71,7 +74,7 @@ type nodeNetwork struct {
 func newCarried() carried {
 	return carried{
 		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
-		rules: map[string][]string{},
+		rules: map[string][]string{}, routers: map[string]*router{}, routerOf: map[string]string{},
 	}
 }
 
@@ -91,6 +94,7 @@ func (n *carried) set(cluster string, before, after map[string]ends) {
 			n.ends[uid] = map[string]ends{}
 		}
 		n.ends[uid][cluster] = on
+		n.join(on.network)
 		n.changed[uid] = true
 	}
 }
@@ -99,6 +103,7 @@ func (n *carried) set(cluster string, before, after map[string]ends) {
 // be described to their nodes, which keep the former ones.
 func (n *carried) merge(dirty map[string]bool) map[string]error {
 	failed := map[string]error{}
+	n.followRouters()
 	for uid := range n.changed {
 		next, err := n.together(uid)
 		if err != nil {
@@ -111,6 +116,7 @@ func (n *carried) merge(dirty map[string]bool) map[string]error {
 		if len(n.ends[uid]) == 0 {
 			delete(n.ends, uid)
 			delete(n.merged, uid)
+			n.leave(uid)
 		}
 	}
 	return failed
@@ -120,10 +126,10 @@ func (n *carried) merge(dirty map[string]bool) map[string]error {
 func (n *carried) together(uid string) (merged, error) {
 	byNode, reached, selves := map[string]nodeNetwork{}, map[string]bool{}, map[string]netip.Addr{}
 	var members []fabric.Remote
-	index := 0
+	var network api.Network
 	for _, cluster := range slices.Sorted(maps.Keys(n.ends[uid])) {
 		on := n.ends[uid][cluster]
-		index = on.network.Index
+		network = on.network
 		for node, e := range on.byNode {
 			at := byNode[node]
 			at.network.Network = on.network
@@ -139,7 +145,7 @@ func (n *carried) together(uid string) (merged, error) {
 	if len(byNode) == 0 {
 		return merged{}, nil
 	}
-	peers, err := agentstream.NewPeers(index, members)
+	peers, err := agentstream.NewPeers(network.Index, members)
 	if err != nil {
 		return merged{}, err
 	}
@@ -156,6 +162,14 @@ func (n *carried) together(uid string) (merged, error) {
 			at.peers = agentstream.NodePeers{Share: peers, Self: selves[node]}
 		}
 		byNode[node] = at
+	}
+	if r := n.routers[n.routerOf[uid]]; r != nil && len(members) > 0 {
+		for node, self := range r.nodes {
+			at := byNode[node]
+			at.network.Network = network
+			at.peers = agentstream.NodePeers{Share: peers, Self: self}
+			byNode[node] = at
+		}
 	}
 	return merged{peers, groups, byNode}, nil
 }

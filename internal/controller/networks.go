@@ -42,7 +42,10 @@ func (p *pass) newNetworks(ctx context.Context) error {
 
 func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 	_, own := tenancy.Split(in.Name)
-	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress}
+	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress, Routed: in.Routed}
+	if in.Routed {
+		n.Pool = p.cfg.Pool.Prefix()
+	}
 	take := func() (api.Network, error) { return p.numbers().Network(n, 1) }
 	if in.Prefix.IsValid() {
 		take = func() (api.Network, error) { return p.numbers().Requested(n, in.Prefix) }

@@ -1,6 +1,9 @@
 package controller
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -40,21 +43,30 @@ func (on ends) guarded() bool {
 	return false
 }
 
-// groupsOf returns the share of the security groups of a network's ports, nil if no port has any. Groups that nodes can't enforce are an error:
-// a node would refuse all its networks for them.
-func (n *carried) groupsOf(uid string) (*agentstream.Share, error) {
+// guardedOn returns the ports with security groups on a network, by their IDs.
+func (n *carried) guardedOn(uid string) []portgroups.Port {
 	var ports []portgroups.Port
-	var network api.Network
 	for _, on := range n.ends[uid] {
-		network = on.network
 		for _, e := range on.byNode {
 			ports = append(ports, e.guarded...)
 		}
 	}
+	slices.SortFunc(ports, func(a, b portgroups.Port) int { return cmp.Compare(a.ID, b.ID) })
+	return ports
+}
+
+// groupsOf returns the share of the security groups of a network's ports, nil if no port has any. Groups that nodes can't enforce are an error:
+// a node would refuse all its networks for them.
+func (n *carried) groupsOf(uid string) (*agentstream.Share, error) {
+	ports := n.guardedOn(uid)
+	var network api.Network
+	for _, on := range n.ends[uid] {
+		network = on.network
+	}
 	if len(ports) == 0 {
 		return nil, nil //nolint:nilnil // no port has groups
 	}
-	groups, err := portgroups.Of(ports, func(name string) []string { return n.rules[state.SecurityGroupName(network.Project, name)] })
+	groups, err := portgroups.Of(ports, n.beyond(uid), func(name string) []string { return n.rules[state.SecurityGroupName(network.Project, name)] })
 	if err != nil {
 		return nil, err
 	}

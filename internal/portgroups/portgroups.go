@@ -22,9 +22,10 @@ type Port struct {
 	Groups []string
 }
 
-// Of returns the groups of a network's ports, on all nodes, by their names, and those that their rules name. rulesOf returns the rules of the
-// group with a name, nil for one that is not stored.
-func Of(ports []Port, rulesOf func(name string) []string) ([]fabric.Group, error) {
+// Of returns the groups of a network's ports, on all nodes, by their names, and those that their rules name. Beyond are the ports of networks that
+// are routed to this one: their addresses are among the groups' members. rulesOf returns the rules of the group with a name, nil for one that is
+// not stored.
+func Of(ports, beyond []Port, rulesOf func(name string) []string) ([]fabric.Group, error) {
 	groups := map[string]*fabric.Group{}
 	group := func(name string) *fabric.Group {
 		if groups[name] == nil {
@@ -47,6 +48,13 @@ func Of(ports []Port, rulesOf func(name string) []string) ([]fabric.Group, error
 		for _, r := range g.Rules {
 			if r.Group != "" {
 				group(r.Group)
+			}
+		}
+	}
+	for _, p := range beyond {
+		for _, name := range p.Groups {
+			if g := groups[name]; g != nil {
+				g.Members = append(g.Members, p.Address)
 			}
 		}
 	}

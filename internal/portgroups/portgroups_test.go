@@ -31,7 +31,7 @@ func TestANetworkHasTheGroupsOfItsPortsAndTheNamesOfOthers(t *testing.T) {
 		"admin": {"in tcp 22 from group other"},
 	}
 	ports := []Port{port("b", 3, "web", "db"), port("a", 2, "web"), port("a-moving", 2, "web")}
-	got, err := Of(ports, func(name string) []string { return rules[name] })
+	got, err := Of(ports, nil, func(name string) []string { return rules[name] })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +44,13 @@ func TestANetworkHasTheGroupsOfItsPortsAndTheNamesOfOthers(t *testing.T) {
 		t.Error(diff)
 	}
 	slices.Reverse(ports)
-	if again, _ := Of(ports, func(name string) []string { return rules[name] }); !cmp.Equal(texts(got), texts(again)) {
+	if again, _ := Of(ports, nil, func(name string) []string { return rules[name] }); !cmp.Equal(texts(got), texts(again)) {
 		t.Errorf("the order of ports changes the groups to %v", texts(again))
 	}
 }
 
 func TestAPortOfAGroupThatIsNotStoredIsClosed(t *testing.T) {
-	got, err := Of([]Port{port("a", 2, "gone")}, func(string) []string { return nil })
+	got, err := Of([]Port{port("a", 2, "gone")}, nil, func(string) []string { return nil })
 	if err != nil || !slices.Equal(texts(got), []string{"gone [] [10.1.0.2] [a]"}) {
 		t.Errorf("got %v, %v; want a group that allows nothing", texts(got), err)
 	}

@@ -102,14 +102,11 @@ func (s *subnet) lease(kind dhcpv4.MessageType, p port, request *dhcpv4.DHCPv4) 
 	return r
 }
 
-// addNetwork adds the network and the names. A router is named only where the member's way out is. Classless routes (RFC 3442) are not needed: what
-// a member may reach is on its link, or behind that router.
+// addNetwork adds the network, its routes and the names.
 func (s *subnet) addNetwork(r *dhcpv4.DHCPv4, p port) {
 	r.UpdateOption(dhcpv4.OptSubnetMask(net.CIDRMask(s.Prefix.Bits(), 32)))
 	r.Options.Update(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, dhcpv4.Uint16(min(s.mtu, maxMTU)).ToBytes()))
-	if p.LeadsOut {
-		r.UpdateOption(dhcpv4.OptRouter(s.Gateway.AsSlice()))
-	}
+	s.addRoutes(r, p)
 	if p.Name != "" {
 		r.UpdateOption(dhcpv4.OptHostName(p.Name))
 	}
@@ -117,6 +114,23 @@ func (s *subnet) addNetwork(r *dhcpv4.DHCPv4, p port) {
 		r.UpdateOption(dhcpv4.OptDNS(s.Gateway.AsSlice()))
 		r.UpdateOption(dhcpv4.OptDomainName(p.Names.Search()[0]))
 		r.UpdateOption(dhcpv4.OptDomainSearch(&rfc1035label.Labels{Labels: p.Names.Search()}))
+	}
+}
+
+// addRoutes adds the routes. A router is named only where the member's way out is. Clients that know classless routes (RFC 3442) ignore the router,
+// so the default route is among those, too.
+func (s *subnet) addRoutes(r *dhcpv4.DHCPv4, p port) {
+	var classless []*dhcpv4.Route
+	for _, to := range p.Routes {
+		if to.Bits() == 0 {
+			r.UpdateOption(dhcpv4.OptRouter(s.Gateway.AsSlice()))
+		}
+		classless = append(classless, &dhcpv4.Route{
+			Dest: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), 32)}, Router: s.Gateway.AsSlice(),
+		})
+	}
+	if len(classless) > 0 {
+		r.UpdateOption(dhcpv4.OptClasslessStaticRoute(classless...))
 	}
 }
 

@@ -128,12 +128,20 @@ func TestALeaseNamesTheNetworkAndARouterOnlyWhereThereIsAWayOut(t *testing.T) {
 	for _, egress := range []bool{false, true} {
 		s := testSubnet(func(n *Network) { n.Egress = egress })
 		p := s.ports[macOfOne]
-		p.LeadsOut = egress
+		classless := "\x0a\x0a\x40\x0a\x40\x10\x01" // RFC 3442: the prefix's length, its octets, the router
+		p.Routes = []netip.Prefix{netip.MustParsePrefix("10.64.0.0/10")}
+		if egress {
+			p.Routes = append(p.Routes, netip.MustParsePrefix("0.0.0.0/0"))
+			classless += "\x00\x0a\x40\x10\x01"
+		}
 		s.ports[macOfOne] = p
 		_, raw := s.dhcp(s.ports[macOfOne], message(macOfOne, dhcpv4.MessageTypeDiscover))
 		reply, err := dhcpv4.FromBytes(raw)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if routes := reply.Options.Get(dhcpv4.OptionClasslessStaticRoute); string(routes) != classless {
+			t.Errorf("egress %t: classless routes %x, want %x", egress, routes, classless)
 		}
 		if mask := net.IP(reply.SubnetMask()).String(); mask != "255.255.240.0" {
 			t.Errorf("mask %s, want that of /20", mask)

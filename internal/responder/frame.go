@@ -124,7 +124,7 @@ func (q *question) readDatagram(b []byte) bool {
 // answer returns the frame that answers a question, nil for none, or what other servers have to be asked.
 func (s *subnet) answer(q question) (frame []byte, outside *outsideQuestion) {
 	switch {
-	case q.arp && s.Egress:
+	case q.arp && s.HasGateway():
 		return nil, nil // the node's own stack has the address, and answers
 	case q.arp:
 		return s.arpReply(q), nil

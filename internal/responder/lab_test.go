@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -346,7 +347,9 @@ func TestDHCPMessagesReachNeitherOtherMembersNorTheNodesOwnStack(t *testing.T) {
 		l := newLab(t)
 		n := labNetwork()
 		n.Egress = egress
-		n.Members["a"] = Member{Name: "one-0", Names: n.Members["a"].Names, LeadsOut: egress}
+		if egress {
+			n.Members["a"] = Member{Name: "one-0", Names: n.Members["a"].Names, Routes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}
+		}
 		l.serve(t, n)
 		one, two := l.attach(t, n, 0), l.attach(t, n, 1)
 		l.run(t, count)

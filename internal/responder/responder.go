@@ -12,6 +12,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -29,8 +30,8 @@ type Network struct {
 type Member struct {
 	Name  string
 	Names *Names
-	// LeadsOut: the member's way out is by the network of the port.
-	LeadsOut bool
+	// Routes are what the member reaches through the gateway of the port's network.
+	Routes []netip.Prefix
 }
 
 // retryPause is how long a network waits that could not be listened on.

@@ -7,25 +7,27 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// projectNetwork is the network that each project has, by the name that groups write.
-const projectNetwork = "project/net"
+// projectNetworks are the networks that each project has.
+var projectNetworks = [...]string{"net", "more"}
 
-// makeNetworks makes a network for each project, which lasts until all clusters are deleted.
+// makeNetworks makes two networks for each project, which last until all clusters are deleted. Those of all projects but one are routed.
 func (w *world) makeNetworks(repo *state.Repo) {
 	for _, project := range []string{api.DefaultProject, "lab", "class"} {
-		_, err := repo.CreateNetwork(w.ctx, api.NetworkIntent{
-			Name: state.NetworkIntentName(project, "net"), UID: "net-" + project, Project: project, CreatedAt: time.Now(),
-		})
-		w.must(err)
+		for _, name := range projectNetworks {
+			_, err := repo.CreateNetwork(w.ctx, api.NetworkIntent{
+				Name: state.NetworkIntentName(project, name), UID: name + "-" + project, Project: project, Routed: project != "class", CreatedAt: time.Now(),
+			})
+			w.must(err)
+		}
 	}
 }
 
-// drawJoins lets some groups have ports on the network of their project.
+// drawJoins lets some groups have ports on a network of their project.
 func (w *world) drawJoins(cluster string, groups []api.Group) {
 	for i := range groups {
 		if w.drawnFor(cluster+" "+groups[i].Name+" joins", 3) == 0 {
 			groups[i].Networks = append(groups[i].Networks[:len(groups[i].Networks):len(groups[i].Networks)], api.GroupNetwork{
-				Name: projectNetwork, SecurityGroups: w.drawGuards(cluster, groups[i].Name),
+				Name: api.ProjectNetwork(projectNetworks[w.drawnFor(cluster+" "+groups[i].Name+" network", len(projectNetworks))]), SecurityGroups: w.drawGuards(cluster, groups[i].Name),
 			})
 		}
 	}

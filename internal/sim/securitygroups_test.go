@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -99,7 +101,8 @@ func (w *world) checkReachAtRest() {
 		for a := range c.Held() {
 			for i := range a.Ports {
 				if n := view.Network(a.Ports[i].Network); n != nil && n.OfProject() && !a.Spare && !a.IsPart() && !a.Saved {
-					ends[n.UID] = append(ends[n.UID], guardedEnd{a, &a.Ports[i], c.Intent.Project, n.Index})
+					reached := cmp.Or(fabric.Router(*n), n.UID)
+					ends[reached] = append(ends[reached], guardedEnd{a, &a.Ports[i], c.Intent.Project, n.Index})
 				}
 			}
 		}
@@ -112,8 +115,12 @@ func (w *world) checkReachAtRest() {
 				if told && want && len(to.claim.SecurityGroups) > 0 {
 					w.happened("reached by a rule")
 				}
+				if told && want && from.index != to.index {
+					w.happened("reached by a router")
+					w.checkRoute(from, to)
+				}
 				if told && got != want {
-					w.fail("security groups", "on network %s, %s reaches %s: %v, want %v", uid, from.assignment.ID, to.assignment.ID, got, want)
+					w.fail("security groups", "on %s, %s reaches %s: %v, want %v", uid, from.assignment.ID, to.assignment.ID, got, want)
 				}
 			}
 		}
@@ -129,6 +136,20 @@ func (w *world) groupsAt(e guardedEnd) ([]fabric.Group, bool) {
 		}
 	}
 	return nil, false
+}
+
+// checkRoute checks that the node of a member knows where a member of another routed network is.
+func (w *world) checkRoute(from, to guardedEnd) {
+	for _, n := range w.nodes {
+		net, told := n.networks[from.index]
+		if n.record.Name != from.assignment.Node || !told || from.assignment.Node == to.assignment.Node {
+			continue
+		}
+		knows := func(r remote) bool { return r.address == to.claim.Address }
+		if len(net.ports) > 0 && !slices.ContainsFunc(slices.Collect(maps.Keys(n.networks[to.index].remotes)), knows) {
+			w.fail("routes", "%s of %s does not know %s of %s", n.record.Name, from.assignment.ID, to.claim.Address, to.assignment.ID)
+		}
+	}
 }
 
 // mayReach reports whether stored rules let a port reach another.

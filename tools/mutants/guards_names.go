@@ -19,7 +19,7 @@ var nameGuards = []Mutant{
 	{
 		Guard:   "a router is named only where there is a way out",
 		File:    "internal/responder/dhcp.go",
-		Find:    "if p.LeadsOut {\n",
+		Find:    "if to.Bits() == 0 {\n",
 		Replace: "if s.Gateway.IsValid() {\n",
 		Test:    "./internal/responder TestALeaseNamesTheNetworkAndARouterOnlyWhereThereIsAWayOut",
 	},

@@ -71,7 +71,7 @@ func goldenSeed() (driver.Member, guestlink.Setup) {
 	}
 	m.Networks[0].Gateway = netip.MustParseAddr("10.64.0.1")
 	return m, guestlink.Setup{Interfaces: []guestlink.Interface{
-		{MAC: "02:6e:00:01:00:02", Name: "eth0", Address: netip.MustParsePrefix("10.64.0.2/20"), MTU: 1450, Gateway: netip.MustParseAddr("10.64.0.1")},
+		{MAC: "02:6e:00:01:00:02", Name: "eth0", Address: netip.MustParsePrefix("10.64.0.2/20"), MTU: 1450, Gateway: netip.MustParseAddr("10.64.0.1"), Routes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
 		{MAC: "02:6e:00:02:00:02", Name: "eth1", Address: netip.MustParsePrefix("10.64.16.2/20"), MTU: 1450},
 	}}
 }

@@ -64,8 +64,12 @@ func seedNetwork(m driver.Member, setup guestlink.Setup) map[string]any {
 			"match": map[string]string{"macaddress": nic.MAC}, "set-name": nic.Name, "addresses": []string{nic.Address.String()}, "mtu": nic.MTU,
 			"dhcp4": false, "dhcp6": false, "accept-ra": false,
 		}
-		if nic.Gateway.IsValid() {
-			link["routes"] = []map[string]string{{"to": "0.0.0.0/0", "via": nic.Gateway.String()}}
+		var routes []map[string]string
+		for _, to := range nic.Routes {
+			routes = append(routes, map[string]string{"to": to.String(), "via": nic.Gateway.String()})
+		}
+		if len(routes) > 0 {
+			link["routes"] = routes
 		}
 		if n == 0 {
 			link["nameservers"] = map[string]any{"addresses": []string{m.Networks[n].Gateway.String()}, "search": api.SearchDomains(cluster)}

@@ -412,7 +412,6 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 		Dirs:    []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
 		Program: []string{guestlink.ProgramInGuest}, WatchdogSeconds: int(cmp.Or(d.cfg.Watchdog, watchdogTime) / time.Second),
 	}
-	wayOut := api.WayOut(m.Networks)
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)
 		mtu, err := mtuOf(fabric.TAP(port).At)
@@ -424,7 +423,7 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 			return s, fmt.Errorf("network %s of its port %d is unknown", a.Ports[n].Network, n)
 		}
 		nic := guestlink.Interface{MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu}
-		if i == wayOut {
+		if nic.Routes = api.GatewayRoutes(m.Networks, i); len(nic.Routes) > 0 {
 			nic.Gateway = m.Networks[i].Gateway
 		}
 		s.Interfaces = append(s.Interfaces, nic)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -78,7 +79,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	}
 	f.spaces.Store(pair.name, place.At)
 	failpoint.Hit("node.after-veth")
-	if err := member.Do(func() error { return configureMember(pair, network, fabric.LeadsOut(f.applied, port.ID)) }); err != nil {
+	if err := member.Do(func() error { return configureMember(pair, network, fabric.GatewayRoutes(f.applied, port.ID)) }); err != nil {
 		return fmt.Errorf("inside the member: %w", err)
 	}
 	failpoint.Hit("node.after-member-address")
@@ -146,8 +147,8 @@ func leadsInto(pair veth, member netns.Handle) (bool, error) {
 	return leads, err
 }
 
-// configureMember sets up the member's end, in the member's network namespace. leadsOut: the way out is by this network.
-func configureMember(pair veth, network fabric.Network, leadsOut bool) error {
+// configureMember sets up the member's end, in the member's network namespace. The routes are by the network's gateway.
+func configureMember(pair veth, network fabric.Network, routes []netip.Prefix) error {
 	loopback, err := netlink.LinkByName("lo")
 	if err != nil {
 		return err
@@ -179,12 +180,11 @@ func configureMember(pair veth, network fabric.Network, leadsOut bool) error {
 	if err := introduce(link, pair, network.Ports); err != nil {
 		return err
 	}
-	if !leadsOut {
-		return nil
-	}
-	route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice()}
-	if err := netlink.RouteReplace(route); err != nil {
-		return fmt.Errorf("adding the default route by %v: %w", network.Gateway, err)
+	for _, to := range routes {
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Gw: network.Gateway.AsSlice(), Dst: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), 32)}}
+		if err := netlink.RouteReplace(route); err != nil {
+			return fmt.Errorf("adding the route to %v by %v: %w", to, network.Gateway, err)
+		}
 	}
 	return nil
 }

@@ -20,7 +20,10 @@ func wideNetworks() []fabric.Network {
 	two.Egress = true
 	three.Egress = true
 	three.Remotes = append(behind(three, netip.MustParseAddr("192.0.2.3"), 3), behind(three, netip.MustParseAddr("192.0.2.4"), 4, 5)...)
-	return []fabric.Network{one, two, three}
+	four, five := testNetwork(4, 2), testNetwork(5)
+	four.Routed, five.Routed = true, true
+	four.Remotes, five.Remotes = behind(four, netip.MustParseAddr("192.0.2.3"), 3, 4), behind(five, netip.MustParseAddr("192.0.2.4"), 3)
+	return []fabric.Network{one, two, three, four, five}
 }
 
 // newWideNode is a node for wideNetworks, with things of others on it that have to stay.

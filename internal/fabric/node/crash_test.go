@@ -80,7 +80,7 @@ func TestLife(t *testing.T) {
 	if out, err := exec.Command("sh", "-c", learned).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", learned, err, out)
 	}
-	networks[2].Remotes = networks[2].Remotes[1:]
+	networks[2].Remotes, networks[3].Remotes = networks[2].Remotes[1:], networks[3].Remotes[1:]
 	networks[0].Ports[0].Quality = api.Quality{}
 	apply(t, f, networks...)
 	apply(t, f)

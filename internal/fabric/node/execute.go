@@ -85,6 +85,14 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return f.limits.clear(o.Port)
 		case plan.DeleteClass:
 			return f.limits.deleteClass(o.Class)
+		case plan.AddNeighbour:
+			return addNeighbour(o.Link, o.Neighbour)
+		case plan.DeleteNeighbour:
+			return deleteNeighbour(o.Link, o.Neighbour)
+		case plan.PlaceMember:
+			return placeMember(o.Link, o.Heard)
+		case plan.UnplaceMember:
+			return unplaceMember(o.Link, o.Placed)
 		case plan.OpenShortcut:
 			f.shortcuts.open(ctx, o.Name, o.Shortcut)
 			return nil
@@ -140,6 +148,9 @@ func addLink(l plan.Link) error {
 		if err := addPeer(l.Name, p); err != nil {
 			return fmt.Errorf("adding peer %v: %w", p, err)
 		}
+	}
+	if err := addRoutes(l); err != nil {
+		return err
 	}
 	if l.Kind == plan.KindBridge {
 		return netns.SetForwarding(l.Name, l.Forwarding) // also off: on a machine that routes, new links forward

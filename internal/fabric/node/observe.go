@@ -73,6 +73,10 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 	if err != nil {
 		return seen, links, fmt.Errorf("reading addresses: %w", err)
 	}
+	neighbours, err := readNeighbours()
+	if err != nil {
+		return seen, links, err
+	}
 	if seen.Uplinks, err = defaultLinks(names); err != nil {
 		return seen, links, err
 	}
@@ -103,6 +107,10 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 		}
 		if err := observeLink(l, &link); err != nil {
 			return seen, links, err
+		}
+		if own && link.Kind == plan.KindBridge {
+			link.Neighbours = neighbours[attrs.Index]
+			slices.SortFunc(link.Neighbours, plan.Neighbour.Compare)
 		}
 		seen.Links[link.Name] = link
 		if own && link.Kind == plan.KindVeth {
@@ -167,7 +175,11 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 		if err != nil {
 			return fmt.Errorf("reading peers of %s: %w", link.Name, err)
 		}
+		link.Placed = placedIn(entries)
 		for _, e := range entries {
+			if e.IP == nil || isPlaced(e) {
+				continue // of the bridge's table, or placed
+			}
 			if bytes.Equal(e.HardwareAddr, allZero) {
 				link.Peers = append(link.Peers, addr4(e.IP))
 			} else {
@@ -185,12 +197,12 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 	return err
 }
 
-// tunnelTable lists where a tunnel sends frames.
+// tunnelTable lists where a tunnel sends frames, and where its bridge sends frames through the tunnel.
 func tunnelTable(index int) ([]netlink.Neigh, error) {
 	entries, err := dump(func() ([]netlink.Neigh, error) {
 		return netlink.NeighListExecute(netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(index)})
 	})
-	return slices.DeleteFunc(entries, func(e netlink.Neigh) bool { return e.LinkIndex != index || e.IP == nil }), err
+	return slices.DeleteFunc(entries, func(e netlink.Neigh) bool { return e.LinkIndex != index }), err
 }
 
 // allZero is the address whose entries in a tunnel's table list where frames of unknown destination go.

@@ -39,7 +39,13 @@ func newPinsLab(t *testing.T, egress, bridged bool) underlayLab {
 // inject sends a frame into the tunnel of the first node.
 func (n namespace) inject(t *testing.T, frame []byte) {
 	t.Helper()
-	header := binary.BigEndian.AppendUint32([]byte{0x08, 0, 0, 0}, 3<<8) // RFC 7348, section 5: the flag I, and the identifier
+	n.injectInto(t, 3, frame)
+}
+
+// injectInto sends a frame into the tunnel of a network on the first node.
+func (n namespace) injectInto(t *testing.T, vni uint32, frame []byte) {
+	t.Helper()
+	header := binary.BigEndian.AppendUint32([]byte{0x08, 0, 0, 0}, vni<<8) // RFC 7348, section 5: the flag I, and the identifier
 	if err := n.Do(func() error {
 		conn, err := net.Dial("udp4", netip.AddrPortFrom(underlayAddress(0), vxlanPort).String())
 		if err != nil {

@@ -107,6 +107,12 @@ func (o AddLink) String() string {
 	for _, p := range l.Peers {
 		fmt.Fprintf(&b, "\n%s", AddPeer{Link: l.Name, Peer: p})
 	}
+	for _, n := range l.Neighbours {
+		fmt.Fprintf(&b, "\n%s", AddNeighbour{Link: l.Name, Neighbour: n})
+	}
+	for _, p := range l.Placed {
+		fmt.Fprintf(&b, "\n%s", PlaceMember{Link: l.Name, Heard: p.Heard})
+	}
 	if l.Forwarding {
 		fmt.Fprintf(&b, "\n%s", SetForwarding{Link: l.Name, On: true})
 	}

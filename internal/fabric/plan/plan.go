@@ -23,6 +23,8 @@ const (
 	localMTU      = 65535 - 14
 	vxlanOverhead = 50
 	vxlanPort     = 4789 // RFC 7348, section 5: the port IANA assigned
+	// minUnderlayMTU has room for the smallest MTU of IPv4 that hosts must take in (RFC 791).
+	minUnderlayMTU = 576 + vxlanOverhead
 )
 
 // Config is what a plan has to know about its node.
@@ -77,6 +79,9 @@ type Link struct {
 	Peers    []netip.Addr
 	// Learned are single members by the peers that they were heard from: frames to them still go there.
 	Learned []Heard
+	// Neighbours are the members that the node's stack knows at a bridge, and Placed those that a tunnel sends to their peers, in order.
+	Neighbours []Neighbour
+	Placed     []Placed
 	// Away: the other end of a veth pair is in another network namespace.
 	Away bool
 }
@@ -137,7 +142,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	if err != nil {
 		return nil, err
 	}
-	egress := slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.Egress })
+	forwards := slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.HasGateway() })
 	want := desiredRules(cfg, networks, seen)
 
 	var ops []Operation
@@ -148,7 +153,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	ops = append(ops, clearing...)
 	ops = append(ops, planForwardingOff(want, seen)...)
 	ops = append(ops, remove...)
-	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, egress); script != "" {
+	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, forwards); script != "" {
 		ops = append(ops, LoadRules{Script: script})
 	}
 	ops = append(ops, change...)
@@ -159,8 +164,9 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 }
 
 // MTU returns the MTU of a network's links. It is the same on every node of a network, because it follows from the network and the underlay alone.
+// All routed networks have one that tunnels have room for, so that no packet is too large for the next network.
 func MTU(n fabric.Network, underlayMTU int) int {
-	if len(n.Remotes) == 0 {
+	if len(n.Remotes) == 0 && (!n.Routed || underlayMTU < minUnderlayMTU) {
 		return localMTU
 	}
 	return underlayMTU - vxlanOverhead
@@ -176,37 +182,39 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		mtu := MTU(n, seen.UnderlayMTU)
 		bridge := Link{
 			Name: BridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: GatewayMAC(n.Index),
-			Up: true, Snooping: true, Forwarding: n.Egress,
+			Up: true, Snooping: true, Forwarding: n.HasGateway(), Neighbours: neighboursOf(n),
 		}
-		if n.Egress {
+		if n.HasGateway() {
 			bridge.Addresses = []netip.Prefix{netip.PrefixFrom(n.Gateway, n.Prefix.Bits())}
 		}
 		links = append(links, bridge)
-		if len(n.Remotes) == 0 {
+		if !hasTunnel(n, networks) {
 			continue
 		}
 		if !cfg.Underlay.IsValid() {
 			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: restart its agent with --underlay", n.Index, n.Peers())
 		}
-		if seen.UnderlayMTU < 576+vxlanOverhead {
+		if seen.UnderlayMTU < minUnderlayMTU {
 			return nil, fmt.Errorf("network %d has members on other nodes, but the link of the underlay address %v was not found or has too small an MTU (%d bytes)", n.Index, cfg.Underlay, seen.UnderlayMTU)
 		}
 		links = append(links, Link{
 			Name: TunnelName(n.Index), Kind: KindVXLAN, MTU: mtu, Master: bridge.Name, Up: true,
-			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, MulticastRouter: true, Peers: n.Peers(), Learned: heardOf(n),
+			VNI: n.Index, Local: cfg.Underlay, Port: vxlanPort, Learning: true, MulticastRouter: true, Peers: n.Peers(),
+			Learned: heardOf(n, networks), Placed: placedOf(n),
 		})
 	}
 	return links, nil
 }
 
 // heardOf returns from where the members of a network on other nodes may be heard, in order.
-func heardOf(n fabric.Network) []Heard {
+func heardOf(n fabric.Network, networks []fabric.Network) []Heard {
 	heard := make([]Heard, 0, len(n.Remotes))
 	for _, r := range n.Remotes {
 		heard = append(heard, Heard{MAC: fabric.NormalMAC(r.MAC), Peer: r.Peer})
 	}
+	heard = append(heard, routersOf(n, networks)...)
 	slices.SortFunc(heard, Heard.compare)
-	return heard
+	return slices.Compact(heard)
 }
 
 func (h Heard) compare(other Heard) int {
@@ -315,6 +323,7 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 			ops = append(ops, AddPeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}
+	ops = append(ops, planRoutes(index, want, seen)...)
 	if want.Kind == KindBridge && want.Forwarding != seen.Forwarding {
 		ops = append(ops, SetForwarding{Network: index, Link: want.Name, On: want.Forwarding})
 	}

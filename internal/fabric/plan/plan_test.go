@@ -73,7 +73,7 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link.Name, func(l *Link) {
 			switch o.Attribute {
 			case "address":
-				l.MAC = o.Link.MAC
+				l.MAC, l.Neighbours = o.Link.MAC, nil
 			case "mcast_snooping":
 				l.Snooping = o.Link.Snooping
 			case "mcast_router":
@@ -96,6 +96,17 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
 	case ForgetMember:
 		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Heard) })
+	case AddNeighbour:
+		m.change(o.Link, func(l *Link) {
+			l.Neighbours = slices.DeleteFunc(slices.Clone(l.Neighbours), func(n Neighbour) bool { return n.Address == o.Neighbour.Address })
+			l.Neighbours = append(l.Neighbours, o.Neighbour)
+		})
+	case DeleteNeighbour:
+		m.change(o.Link, func(l *Link) { l.Neighbours = remove(l.Neighbours, o.Neighbour) })
+	case PlaceMember:
+		m.change(o.Link, func(l *Link) { l.Placed = append(slices.Clone(l.Placed), Placed{Heard: o.Heard}) })
+	case UnplaceMember:
+		m.change(o.Link, func(l *Link) { l.Placed = remove(l.Placed, o.Placed) })
 	case SetForwarding:
 		m.change(o.Link, func(l *Link) { l.Forwarding = o.On })
 	case OpenShortcut:
@@ -313,7 +324,8 @@ func drawNetworks(t *rapid.T) []fabric.Network {
 	var networks []fabric.Network
 	for _, index := range rapid.SliceOfNDistinct(rapid.IntRange(1, 6), 0, 4, rapid.ID[int]).Draw(t, "indexes") {
 		n := testNetwork(index, rapid.SliceOfNDistinct(rapid.IntRange(2, 6), 0, 4, rapid.ID[int]).Draw(t, "hosts")...)
-		n.Egress = rapid.Bool().Draw(t, "egress")
+		n.Egress, n.Routed = rapid.Bool().Draw(t, "egress"), rapid.Bool().Draw(t, "routed")
+		n.Project = rapid.SampledFrom([]string{"default", "lab"}).Draw(t, "project")
 		for _, peer := range rapid.SliceOfNDistinct(rapid.IntRange(2, 5), 0, 3, rapid.ID[int]).Draw(t, "peers") {
 			hosts := rapid.SliceOfNDistinct(rapid.IntRange(2, 12), 1, 4, rapid.ID[int]).Draw(t, "members there")
 			n.Remotes = append(n.Remotes, behind(n, fmt.Sprintf("198.18.0.%d", peer), hosts...)...)
@@ -424,7 +436,9 @@ func TestFramesToMembersHeardFromElsewhereGoToNobody(t *testing.T) {
 	n.Remotes = slices.Concat(behind(n, "198.18.0.3", 3), behind(n, "198.18.0.4", 4))
 	m := newMachine()
 	finish(t, m, []fabric.Network{n})
-	heard := func(host int, peer string) Heard { return heardOf(fabric.Network{Remotes: behind(n, peer, host)})[0] }
+	heard := func(host int, peer string) Heard {
+		return heardOf(fabric.Network{Remotes: behind(n, peer, host)}, nil)[0]
+	}
 	for what, former := range map[string]Heard{
 		"a former peer":                heard(3, "198.18.0.2"),
 		"a peer that has other member": heard(3, "198.18.0.4"),

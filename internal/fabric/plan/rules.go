@@ -23,12 +23,12 @@ const (
 )
 
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
-// the node is out of reach except for the gateway of a network with egress. The gateway's address is the node's own in each network, and the
+// the node is out of reach except for the gateway of a network that is routed or has egress. The gateway's address is the node's own in each network, and the
 // responder answers DHCP and DNS there: no request for it leaves through a tunnel. A DHCP client has no address yet. Its messages go to the
 // gateway's MAC address instead of to all, marked as for another machine, which hides them from the node's stack. Frames to single members go into
 // a tunnel only if the member is on another node now. What comes out of a tunnel has passed the pins of remotes, see inetRules. The maps of guards
-// lead to the chains of ports with security groups, see guard.go: packets from a
-// port once it is certain who sent them, packets to a port wherever they come from.
+// lead to the chains of ports with security groups, see guard.go: packets from a port once it is certain who sent them, packets to a port wherever
+// they come from. What the node has routed goes into tunnels of routed networks, under the MAC address of its router.
 const bridgeRules = `table bridge nm {
 	set pins {
 		type ifname . ether_addr . ipv4_addr
@@ -47,6 +47,9 @@ const bridgeRules = `table bridge nm {
 	}
 	set remotes {
 		type ifname . ether_addr
+	}
+	map routers {
+		type ifname : ether_addr
 	}
 	map clients {
 		type ifname . ether_addr : ether_addr
@@ -106,9 +109,13 @@ const bridgeRules = `table bridge nm {
 	}
 	chain output {
 		type filter hook output priority -250; policy accept;
-		oifname "nmvx*" drop
+		oifname "nmvx*" goto routed
 		ip protocol igmp igmp type membership-query accept
 		oifname vmap @guards_in
+	}
+	chain routed {
+		oifname . ether daddr @remotes ether type ip ether saddr set oifname map @routers accept
+		drop
 	}
 }
 `
@@ -149,10 +156,7 @@ const inetEgressRules = `table inet nm {
 	set vnis {
 		typeof @th,96,24
 	}
-	set same {
-		type ifname . ifname
-	}
-	set egress {
+` + routedSets + `	set egress {
 		type ifname
 	}
 	set switched {
@@ -165,6 +169,7 @@ const inetEgressRules = `table inet nm {
 	chain untracked_in {
 		type filter hook prerouting priority -310; policy accept;
 		udp dport 4789 @th,96,24 @vnis notrack
+		iifname "nmbr*" ip daddr @subnets notrack
 	}
 	chain untracked_out {
 		type filter hook output priority -310; policy accept;
@@ -172,19 +177,20 @@ const inetEgressRules = `table inet nm {
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
-` + tunnelPins + `		udp dport 4789 @th,96,24 @vnis drop
+` + tunnelPins + routedPins + `		udp dport 4789 @th,96,24 @vnis drop
 		iifname "nmbr*" drop
 	}
 	chain forward {
 		type filter hook forward priority -10; policy accept;
 		iifname . oifname @same accept
+		iifname . oifname @routes goto between
 		iifname @switched oifname != "nmbr*" oifname != "nmu*" goto unasked
 		iifname @egress ip daddr != @protected accept
 		oifname @egress ct state established,related accept
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
 	}
-` + wayout.Unasked + `	chain output {
+` + wayout.Unasked + routedChain + `	chain output {
 		type filter hook output priority -10; policy accept;
 		oifname "nmbr*" icmp type { destination-unreachable, time-exceeded } accept
 		oifname "nmbr*" drop
@@ -224,22 +230,28 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 		return Ruleset{}
 	}
 	bridge := map[string][]string{}
-	for _, set := range []string{"pins", "gateways", "services", "egress", "anycast", "remotes", "clients", "guards_in", "guards_out"} {
+	for _, set := range []string{"pins", "gateways", "services", "egress", "anycast", "remotes", "routers", "clients", "guards_in", "guards_out"} {
 		bridge[set] = nil
 	}
 	parts := map[string]string{}
 	inet := map[string][]string{"remotes": nil, "vnis": nil}
-	egress := false
+	egress, routed := false, false
 	for _, n := range networks {
-		addNetworkElements(n, bridge, inet)
+		addNetworkElements(n, hasTunnel(n, networks), bridge, inet)
 		addGuards(n, seen.CanGuard, parts, bridge)
-		egress = egress || n.Egress
+		egress, routed = egress || n.Egress, routed || n.Routed
+	}
+	if egress || routed {
+		addRouteElements(cfg, networks, bridge, inet)
 	}
 	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge), Parts: parts}}
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
 		text := addMarks(inetEgressRules, marked(networks, seen), inet)
+		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
+	case routed:
+		text := addMarks(inetRoutedRules, marked(networks, seen), inet)
 		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
 	case len(inet["vnis"]) > 0:
 		text := addMarks(inetRules, marked(networks, seen), inet)
@@ -249,8 +261,8 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 }
 
 // addNetworkElements adds what one network contributes to the sets.
-func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
-	if len(n.Remotes) > 0 {
+func addNetworkElements(n fabric.Network, tunnel bool, bridge, inet map[string][]string) {
+	if tunnel {
 		vni := fmt.Sprintf("0x%x", n.Index)
 		inet["vnis"] = append(inet["vnis"], vni)
 		for _, r := range n.Remotes {
@@ -266,7 +278,7 @@ func addNetworkElements(n fabric.Network, bridge, inet map[string][]string) {
 		bridge["gateways"] = append(bridge["gateways"], fmt.Sprintf("%q . %s", port, n.Gateway))
 		bridge["services"] = append(bridge["services"], fmt.Sprintf("%q . %s", port, gateway))
 		bridge["clients"] = append(bridge["clients"], fmt.Sprintf("%q . %s : %s", port, mac, gateway))
-		if n.Egress {
+		if n.HasGateway() {
 			bridge["egress"] = append(bridge["egress"], fmt.Sprintf("%q . %s", port, gateway))
 		}
 	}
@@ -280,17 +292,15 @@ func macNumber(mac string) string {
 
 // addEgressElements adds what egress as a whole needs.
 func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, inet map[string][]string) {
-	inet["egress"], inet["switched"], inet["same"] = nil, nil, nil
+	inet["egress"], inet["switched"] = nil, nil
 	protected := slices.Concat(alwaysProtected, cfg.Protected)
 	if seen.Underlay.IsValid() {
 		protected = append(protected, seen.Underlay)
 	}
 	for _, n := range networks {
 		protected = append(protected, n.Prefix)
-		name := BridgeName(n.Index)
-		inet["same"] = append(inet["same"], fmt.Sprintf("%q . %q", name, name))
 		if n.Egress {
-			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", name))
+			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", BridgeName(n.Index)))
 		}
 	}
 	for _, prefix := range outermost(protected) {

@@ -60,8 +60,10 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	if err == nil {
 		err = linkUp(ctx, i.Name)
 	}
-	if err == nil && i.Gateway.IsValid() {
-		err = addDefaultRoute(socket, i.Gateway)
+	for _, to := range i.Routes {
+		if err == nil {
+			err = addRoute(socket, to, i.Gateway)
+		}
 	}
 	return err
 }

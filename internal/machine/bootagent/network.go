@@ -175,7 +175,7 @@ func (n *network) apply(ack *dhcpv4.DHCPv4) error {
 		_ = set("MTU", unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(uint32(mtu[0])<<8 | uint32(mtu[1])); return nil })
 	}
 	if err == nil && n.Gateway.IsValid() {
-		err = addDefaultRoute(socket, n.Gateway)
+		err = addRoute(socket, netip.PrefixFrom(netip.IPv4Unspecified(), 0), n.Gateway)
 	}
 	return err
 }
@@ -197,12 +197,13 @@ type rtentry struct {
 	_       uint16
 }
 
-func addDefaultRoute(socket int, gateway netip.Addr) error {
+// addRoute adds a route by a gateway (SIOCADDRT, route(7)). One that is there is no error.
+func addRoute(socket int, to netip.Prefix, gateway netip.Addr) error {
 	r := rtentry{flags: unix.RTF_UP | unix.RTF_GATEWAY}
 	r.dst.Family, r.mask.Family, r.gateway.Family = unix.AF_INET, unix.AF_INET, unix.AF_INET
-	r.gateway.Addr = gateway.As4()
+	r.dst.Addr, r.mask.Addr, r.gateway.Addr = to.Addr().As4(), [4]byte(net.CIDRMask(to.Bits(), 32)), gateway.As4()
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCADDRT, uintptr(unsafe.Pointer(&r))); errno != 0 && errno != unix.EEXIST {
-		return fmt.Errorf("set the default route to %s: %w", gateway, errno)
+		return fmt.Errorf("set the route to %s by %s: %w", to, gateway, errno)
 	}
 	return nil
 }

@@ -53,8 +53,9 @@ type Interface struct {
 	Name    string       `json:"name"`
 	Address netip.Prefix `json:"address"`
 	MTU     int          `json:"mtu"`
-	// Gateway of the default route; the zero value: none by this interface.
-	Gateway netip.Addr `json:"gateway"`
+	// Gateway of Routes; the zero value: none are by this interface.
+	Gateway netip.Addr     `json:"gateway"`
+	Routes  []netip.Prefix `json:"routes,omitempty"`
 }
 
 // Dir is a directory that is made unless it is there.

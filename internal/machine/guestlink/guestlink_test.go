@@ -63,7 +63,7 @@ func TestASetupArrivesWhole(t *testing.T) {
 	m, c := connect(t)
 	want := Setup{
 		Hostname:   "c1-0",
-		Interfaces: []Interface{{MAC: "02:6e:00:01:00:02", Name: "eth0", Address: netip.MustParsePrefix("10.64.0.2/20"), MTU: 1450, Gateway: netip.MustParseAddr("10.64.0.1")}},
+		Interfaces: []Interface{{MAC: "02:6e:00:01:00:02", Name: "eth0", Address: netip.MustParsePrefix("10.64.0.2/20"), MTU: 1450, Gateway: netip.MustParseAddr("10.64.0.1"), Routes: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}}},
 		Home:       "/home",
 		Dirs:       []Dir{{Path: "/home/hpc", Mode: 0o700, UID: 1000, GID: 1000}},
 		Files:      []File{{Path: "/etc/hosts", Content: make([]byte, 300<<10), Mode: 0o644}},
