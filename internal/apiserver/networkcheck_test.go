@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
 // desiredOf is a network with its ports as its only node should have it, with the rules of a group on one of them.
@@ -203,5 +204,32 @@ func TestANetworkShowsTheCountersOfItsPorts(t *testing.T) {
 	}
 	if c := n.Ports[1].Counters; c != nil {
 		t.Errorf("the counters of a port that no agent counted are %+v, want none", c)
+	}
+}
+
+func TestATraceBeginsAtAPortThatTheTokenMaySee(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 8)
+	if _, err := s.Client().CreateNetwork(t.Context(), api.NetworkRequest{Name: "lab"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ci-1", "prod-1"} {
+		req := api.ClusterRequest{Name: name, Groups: []api.Group{{Name: "a", Size: 2, Networks: api.OnNetworks("project/lab")}}}
+		if _, err := s.Client().CreateCluster(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		s.Place(name)
+	}
+	s.Networks.Set("n1", desiredOf(t, s, "project/lab", ""), nil)
+	ci := s.ClientOf(ciTokens(s)["viewer"])
+	trace := func(cluster string) error {
+		_, err := ci.TracePacket(t.Context(), "project/lab", client.TraceRequest{From: cluster + "/a-0", To: cluster + "/a-1", Protocol: "icmp"})
+		return err
+	}
+	if err := trace("ci-1"); err != nil {
+		t.Errorf("a trace of the token's own cluster: %v", err)
+	}
+	if err := trace("prod-1"); !client.HasCode(err, "member_not_found") {
+		t.Errorf("a trace of a cluster that the token may not see: %v, want member_not_found", err)
 	}
 }
