@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ func TestACheckOfANetworkNamesWhatSomebodyChangedAndATraceNamesTheRule(t *testin
 	}
 	s.wantCheck(0, near.Node+"    hears "+far.Node+"  ok", far.Node+"    hears "+near.Node+"  ok")
 	s.wantTrace(one, two)
+	s.wantCounters(far)
 
 	var lab api.NetworkStatus
 	s.mustJSON(&lab, "network", "show", "project/lab")
@@ -70,6 +72,18 @@ func (s *site) wantDrift(node, want, change string) {
 		}
 		a := s.cli("network", "check", "project/lab")
 		return a.code == 1 && strings.Contains(a.out, want)
+	})
+}
+
+// wantCounters waits until the network shows that a member's port has counted packets in both directions.
+func (s *site) wantCounters(m api.MemberStatus) {
+	s.t.Helper()
+	s.eventually(20*time.Second, "counters of "+m.Name, func() bool {
+		var lab api.NetworkStatus
+		s.mustJSON(&lab, "network", "show", "project/lab")
+		return slices.ContainsFunc(lab.Ports, func(p api.NetworkPort) bool {
+			return p.Member == m.Name && p.Counters != nil && p.Counters.SentPackets > 0 && p.Counters.ReceivedBytes > 0
+		})
 	})
 }
 

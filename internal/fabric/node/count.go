@@ -14,7 +14,7 @@ import (
 )
 
 // Count reads the counters of ports. What the bridge gives a member passes the node's end, and what a shortcut gives it does not: so the
-// member's end is asked what it received (Linux 6.7 and later count there what shortcuts pass). The node's end of a TAP port sees everything.
+// member's end is asked what it received (older kernels than Linux 6.7 may not count there what shortcuts pass). The node's end of a TAP port sees everything.
 func (f *Fabric) Count(ctx context.Context) (map[string]api.PortCounters, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
