@@ -78,6 +78,18 @@ func (s *Server) documentStreams() {
 		[]*huma.Param{name, member}, nil, codeNoCluster, codeNoMember, codeNoDisplay, codeUpgrade, codeUnreachable)
 	s.documentUsage()
 	s.documentMetrics()
+	s.documentBuildLog()
+	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
+	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
+		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
+		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
+}
+
+// documentBuildLog adds the output of builds.
+func (s *Server) documentBuildLog() {
+	text := &huma.Schema{Type: huma.TypeString}
+	number := &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: new(float64)}
+	boolean := &huma.Schema{Type: huma.TypeBoolean}
 	build := &huma.Param{Name: "id", In: "path", Required: true, Schema: text, Description: "ID of the build"}
 	s.documentStream("/v1/builds/{id}/log", "get-build-log", "Read or follow a build's output",
 		"The output as plain bytes, as they came. With `follow` the answer goes on until this attempt at the build is over.",
@@ -87,10 +99,6 @@ func (s *Server) documentStreams() {
 			{Name: "follow", In: "query", Schema: boolean, Description: "Go on until this attempt is over"},
 			{Name: "attempt", In: "query", Schema: number, Description: "Which attempt; the newest by default"},
 		}, map[string]*huma.MediaType{"text/plain": {Schema: text}}, codeNoBuild, codeLogRemoved)
-	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
-	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
-		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
-		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
 }
 
 // documentUpload adds the upload of disk images.
