@@ -8,7 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
-	"github.com/nearmetal/nearmetal/internal/fabric/trace"
+	"github.com/nearmetal/nearmetal/internal/packettrace"
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
@@ -48,28 +48,28 @@ func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.Ne
 		return nil, err
 	}
 	out := api.NetworkTrace{From: from.Member, To: in.To, Packet: packet.String()}
-	var path trace.Path
+	var path packettrace.Path
 	to, err := t.end(in.To)
 	address, notAddress := netip.ParseAddr(in.To)
 	switch {
 	case err == nil && to.Port.ID == from.Port.ID:
 		return nil, failFields(codeParameter, api.FieldProblem{Location: "query.to", Value: in.To, Message: "is the port that the packet comes from; name another"})
 	case err == nil:
-		out.To, path = to.Member, trace.Follow(from, to, packet)
+		out.To, path = to.Member, packettrace.Follow(from, to, packet)
 	case notAddress == nil && address.Is4():
-		path = trace.FollowOut(from, address, packet)
+		path = packettrace.FollowOut(from, address, packet)
 	default:
 		return nil, err
 	}
-	out.Passes, out.Answered = trace.Passes(path.Request), trace.Passes(path.Reply)
+	out.Passes, out.Answered = packettrace.Passes(path.Request), packettrace.Passes(path.Reply)
 	out.Request, out.Reply = shownHops(path.Request), shownHops(path.Reply)
 	return &body[api.NetworkTrace]{out}, nil
 }
 
 // tracedPacket reads the packet of a request.
-func tracedPacket(in *traceInput) (trace.Packet, error) {
+func tracedPacket(in *traceInput) (packettrace.Packet, error) {
 	const echoRequest, lastType = 8, 255
-	packet := trace.Packet{Protocol: securitygroup.Protocol(in.Protocol), Port: uint16(in.Port)}
+	packet := packettrace.Packet{Protocol: securitygroup.Protocol(in.Protocol), Port: uint16(in.Port)}
 	problem := ""
 	switch {
 	case packet.Protocol != securitygroup.ICMP && in.Port == 0:
@@ -86,14 +86,14 @@ func tracedPacket(in *traceInput) (trace.Packet, error) {
 }
 
 // end finds a port by CLUSTER/MEMBER or by its address, among those that the principal may know of.
-func (t tracingOf) end(name string) (trace.End, error) {
+func (t tracingOf) end(name string) (packettrace.End, error) {
 	address, notAddress := netip.ParseAddr(name)
 	cluster, member, isMember := strings.Cut(name, "/")
 	full := ""
 	if notAddress != nil {
 		var err error
 		if full, err = tenancy.Resolve(t.who, "", cluster); err != nil || !isMember || member == "" {
-			return trace.End{}, fail(codeNoMember, "%q is neither CLUSTER/MEMBER nor an IPv4 address", name)
+			return packettrace.End{}, fail(codeNoMember, "%q is neither CLUSTER/MEMBER nor an IPv4 address", name)
 		}
 	}
 	for p := range portsOnNetwork(t.view, t.network) {
@@ -102,25 +102,25 @@ func (t tracingOf) end(name string) (trace.End, error) {
 			return t.endOf(p)
 		}
 	}
-	return trace.End{}, fail(codeNoMember, "%s has no port on network %q; 'nearmetal network show' lists the ports", name, t.network.Name)
+	return packettrace.End{}, fail(codeNoMember, "%s has no port on network %q; 'nearmetal network show' lists the ports", name, t.network.Name)
 }
 
 // endOf describes a port with the network as its node should have it.
-func (t tracingOf) endOf(p networkPort) (trace.End, error) {
+func (t tracingOf) endOf(p networkPort) (packettrace.End, error) {
 	node := p.assignment.Node
 	network, wanted, err := t.server.cfg.Networks.DesiredNetwork(node, t.network.Index)
 	if err != nil {
-		return trace.End{}, err
+		return packettrace.End{}, err
 	}
 	if !wanted {
 		network = fabric.Network{Network: *t.network}
 	}
 	underlay := underlayOf(t.view, node)
 	_, cluster := tenancy.Split(p.assignment.Cluster)
-	return trace.End{Member: cluster + "/" + p.assignment.Member, Port: p.port, Node: node, Underlay: underlay, Network: network}, nil
+	return packettrace.End{Member: cluster + "/" + p.assignment.Member, Port: p.port, Node: node, Underlay: underlay, Network: network}, nil
 }
 
-func shownHops(hops []trace.Hop) []api.TraceHop {
+func shownHops(hops []packettrace.Hop) []api.TraceHop {
 	shown := make([]api.TraceHop, 0, len(hops))
 	for _, h := range hops {
 		shown = append(shown, api.TraceHop{Node: h.Node, Place: string(h.Place), Passes: h.Passes, Detail: h.Detail})

@@ -138,7 +138,7 @@ var groupGuards = []Mutant{
 	{
 		Guard:   "a port with security groups gets no shortcut by a plan",
 		File:    "internal/fabric/plan/shortcut.go",
-		Find:    " || n.Guarded(p.ID)",
+		Find:    " || n.Bridged(p)",
 		Replace: "",
 		Test:    "./internal/fabric/plan TestAPortWithSecurityGroupsGetsNoShortcut",
 	},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
-	"github.com/nearmetal/nearmetal/internal/fabric/trace"
+	"github.com/nearmetal/nearmetal/internal/packettrace"
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
@@ -70,9 +70,9 @@ func (lab *traceLab) apply(t *testing.T) {
 }
 
 // end is a member's port as package trace is given it.
-func (lab *traceLab) end(member int) trace.End {
+func (lab *traceLab) end(member int) packettrace.End {
 	at := lab.nodeOf(member)
-	return trace.End{
+	return packettrace.End{
 		Member: groupID(member), Port: lab.network.Ports[member], Node: []string{"n1", "n2"}[at], Underlay: underlayAddress(at), Network: lab.networkOf(at),
 	}
 }
@@ -158,14 +158,14 @@ func (d dice) firsts() []guardPacket {
 }
 
 // firstPacket is a packet as package trace is given it.
-func firstPacket(p guardPacket) trace.Packet {
+func firstPacket(p guardPacket) packettrace.Packet {
 	switch p.protocol {
 	case unix.IPPROTO_TCP:
-		return trace.Packet{Protocol: securitygroup.TCP, Port: p.dport}
+		return packettrace.Packet{Protocol: securitygroup.TCP, Port: p.dport}
 	case unix.IPPROTO_UDP:
-		return trace.Packet{Protocol: securitygroup.UDP, Port: p.dport}
+		return packettrace.Packet{Protocol: securitygroup.UDP, Port: p.dport}
 	default:
-		return trace.Packet{Protocol: securitygroup.ICMP, Port: p.sport}
+		return packettrace.Packet{Protocol: securitygroup.ICMP, Port: p.sport}
 	}
 }
 
@@ -183,15 +183,15 @@ func TestPacketsAndTheirAnswersPassAsTraced(t *testing.T) {
 		}
 		lab.apply(t)
 		requests := d.firsts()
-		var paths []trace.Path
+		var paths []packettrace.Path
 		var replies []guardPacket
-		var answered []trace.Path
+		var answered []packettrace.Path
 		passed := 0
 		for n, arrived := range lab.pass(t, requests) {
 			p := requests[n]
-			path := trace.Follow(lab.end(p.from), lab.end(p.to), firstPacket(p))
+			path := packettrace.Follow(lab.end(p.from), lab.end(p.to), firstPacket(p))
 			paths = append(paths, path)
-			if arrived != trace.Passes(path.Request) {
+			if arrived != packettrace.Passes(path.Request) {
 				t.Errorf("seed %d, policy %d: %v: arrived %t, traced %+v", seed, i, p, arrived, path.Request)
 			}
 			if arrived {
@@ -204,7 +204,7 @@ func TestPacketsAndTheirAnswersPassAsTraced(t *testing.T) {
 			}
 		}
 		for n, arrived := range lab.pass(t, replies) {
-			if arrived != trace.Passes(answered[n].Reply) {
+			if arrived != packettrace.Passes(answered[n].Reply) {
 				t.Errorf("seed %d, policy %d: answer %v: arrived %t, traced %+v", seed, i, replies[n], arrived, answered[n].Reply)
 			}
 		}

@@ -1,9 +1,9 @@
-// Package trace follows the first packet of a connection between two ports of a network, hop by hop, and names the rule that lets the packet
+// Package packettrace follows the first packet of a connection between two ports of a network, hop by hop, and names the rule that lets the packet
 // pass or stops it.
 //
 // The package is pure. It evaluates the desired networks of both nodes, and never the kernel: an audit reports whether the kernel differs.
 // It repeats what package fabric/plan renders as rules; a test of package fabric/node compares both by real packets. Start with Follow.
-package trace
+package packettrace
 
 import (
 	"fmt"
