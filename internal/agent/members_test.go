@@ -53,6 +53,31 @@ func TestAMemberThatIsWantedAgainAfterItWasCleanedGetsItsNetwork(t *testing.T) {
 	}
 }
 
+func TestANetworkThatMembersAreRoutedToStaysAndKeepsNobodyFromBeingClean(t *testing.T) {
+	a := newTestAgent(t)
+	on := func(index int, project string) api.Network {
+		return api.Network{Index: index, Project: project, Routed: true}
+	}
+	left, right, foreign := on(3, "lab"), on(4, "lab"), on(5, "class")
+	of := func(id string, network api.Network, release bool) *memberState {
+		return &memberState{id: id, cleaned: release, want: &agentstream.Member{Member: driver.Member{Networks: []api.Network{network}}, Release: release}}
+	}
+	a.desired.Networks = []fabric.Network{{Network: left, Ports: []fabric.Port{{ID: "a"}}}, {Network: right, Ports: []fabric.Port{{ID: "b"}}}, {Network: foreign}}
+	a.members["a"], a.members["b"] = of("a", left, false), of("b", right, true)
+	got := a.wantedNetworks()
+	if len(got) != 2 || len(got[0].Ports) != 1 || len(got[1].Ports) != 0 {
+		t.Errorf("got %+v, want the network of the member and the other of its project, without the port of the clean member", got)
+	}
+	a.networks = networks{ok: true, applied: got}
+	if !a.networksGone(a.members["b"]) {
+		t.Error("a clean member waits for the network that another member is routed to")
+	}
+	a.members["a"].want.Networks[0] = foreign
+	if a.networksGone(a.members["b"]) {
+		t.Error("a member is clean while its network is here for nobody")
+	}
+}
+
 func TestANetworkGoesOnceNothingRunsInItsMembersAndNotBefore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		release, ended bool

@@ -112,6 +112,8 @@ func leave(from End, to netip.Addr, p Packet) Hop {
 		hop.Detail = fmt.Sprintf("%v is the gateway, where the node answers nothing but DHCP and DNS", to)
 	case n.Prefix.Contains(to):
 		hop.Detail = fmt.Sprintf("no port of the network has %v", to)
+	case n.Routed && n.Pool.Contains(to):
+		return Hop{from.Node, NodeItself, true, fmt.Sprintf("%v is outside of subnet %v: the node routes to it, if a member on another routed network of the project has it", to, n.Prefix)}
 	case !n.Egress:
 		hop.Detail = fmt.Sprintf("%v is outside of subnet %v, and the network has no egress", to, n.Prefix)
 	default:

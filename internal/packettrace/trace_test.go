@@ -164,6 +164,17 @@ func TestAMessageWithoutAnAnswerHasNoReply(t *testing.T) {
 	}
 }
 
+func TestAPacketToARoutedNetworkIsTheNodesToRoute(t *testing.T) {
+	for to, want := range map[string]bool{"10.65.0.9": true, "192.0.2.1": false} {
+		one, _ := pair(t, nil, nil)
+		one.Network.Routed, one.Network.Pool = true, netip.MustParsePrefix("10.64.0.0/10")
+		path := FollowOut(one, netip.MustParseAddr(to), ssh)
+		if last := path.Request[len(path.Request)-1]; last.Passes != want || want != strings.Contains(last.Detail, "the node routes to it") {
+			t.Errorf("to %s: got %+v, want that it passes: %t", to, last, want)
+		}
+	}
+}
+
 func TestAPacketToNoPortEndsWhereTheNodeTakesOrDropsIt(t *testing.T) {
 	for _, tt := range []struct {
 		to     string

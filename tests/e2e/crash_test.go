@@ -165,7 +165,7 @@ func (l life) live() {
 	three, five := first(3, l.cluster), first(5, l.cluster)
 	network := api.ProjectNetwork("lab-" + l.cluster)
 	l.act("network", func() {
-		l.retry("network", "create", network, "--no-wait")
+		l.retry("network", "create", network, "--routed", "--no-wait")
 		l.waitNetwork(network, func(n api.NetworkStatus, err error) bool { return err == nil && n.Phase == api.NetworkReady })
 	})
 	group := "guard-" + l.cluster

@@ -82,7 +82,7 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "the node sends nothing into tunnels of its own accord",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\toifname \"nmvx*\" drop\n",
+		Find:    "\t\toifname \"nmvx*\" goto routed\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestEachNodeIsTheGatewayOfItsOwnMembersOnly",
 	},

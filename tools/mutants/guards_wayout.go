@@ -82,8 +82,8 @@ var wayoutGuards = []Mutant{
 	{
 		Guard:   "Docker's policy leaves members the way out",
 		File:    "internal/fabric/plan/plan.go",
-		Find:    "seen.Docker.Script(wayout.BridgeLinks, egress)",
-		Replace: "seen.Docker.Script(wayout.BridgeLinks, false && egress)",
+		Find:    "seen.Docker.Script(wayout.BridgeLinks, forwards)",
+		Replace: "seen.Docker.Script(wayout.BridgeLinks, false && forwards)",
 		Test:    "./internal/fabric/node TestDockersPolicyDoesNotKeepMembersFromTheOutside",
 	},
 	{
