@@ -139,7 +139,7 @@ var groupGuards = []Mutant{
 		Guard:   "a port with security groups gets no shortcut by a plan",
 		File:    "internal/fabric/plan/shortcut.go",
 		Find:    " || n.Bridged(p)",
-		Replace: "",
+		Replace: " || p.Shaped()",
 		Test:    "./internal/fabric/plan TestAPortWithSecurityGroupsGetsNoShortcut",
 	},
 	{

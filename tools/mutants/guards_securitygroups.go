@@ -47,8 +47,8 @@ var securityGroupGuards = []Mutant{
 	{
 		Guard:   "a placed port has the security groups that its group names",
 		File:    "internal/placement/assign.go",
-		Find:    "port.SecurityGroups, port.Quality = slices.Clone(further[named].SecurityGroups), further",
-		Replace: "port.SecurityGroups, port.Quality = nil, further",
+		Find:    "slices.Clone(further[named].SecurityGroups), further",
+		Replace: "nil, further",
 		Test:    "./internal/controller TestNodesHaveTheSecurityGroupsOfAllPortsOnTheirNetworks",
 	},
 	{
@@ -82,7 +82,7 @@ var securityGroupGuards = []Mutant{
 	{
 		Guard:   "agents have the security groups of their networks",
 		File:    "internal/agentstream/share.go",
-		Find:    "\t\tnetworks[i].Groups = groups[networks[i].Index]\n",
+		Find:    "\t\twhole.Networks[i].Groups = groups[whole.Networks[i].Index]\n",
 		Replace: "",
 		Test:    "./internal/agentstream TestSecurityGroupsArriveInTheirNetworks",
 	},
