@@ -24,6 +24,11 @@ var unreached = map[string]string{
 	"agent.before-verify":         noSnapshots,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
 	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
+	"node.after-clear-limit":      noRates,
+	"node.after-delete-class":     noRates,
+	"node.after-ifb":              noRates,
+	"node.after-limit":            noRates,
+	"node.after-parent-rate":      noRates,
 	"node.after-tap":              noVirtualMachines,
 	"state.after-build":           noMachines,
 	"state.after-finish-build":    noMachines,
@@ -63,6 +68,9 @@ var unreached = map[string]string{
 
 // noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
 const noVirtualMachines = "virtual machines are no part of a cluster's life on the container stack"
+
+// noRates: the fabric dies at these marks in a test of internal/fabric/node.
+const noRates = "ports of this cluster have no rates; TestAKillAtAnyFailpointIsMendedByTheNextProcess dies here"
 
 // noSnapshots: an agent's end is tested without a mark.
 const noSnapshots = "only virtual machines have snapshots; TestAnAgentThatEndsAmidASnapshotOrItsRestoreCompletesIt ends the agent"
