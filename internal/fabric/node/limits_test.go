@@ -377,3 +377,13 @@ func TestPortsShareWhatTheUplinkCarries(t *testing.T) {
 		}
 	}
 }
+
+func TestAPortWithRatesReachesTheOutside(t *testing.T) {
+	lab := newEgressLab(t)
+	lab.networks[0].Ports[0].Quality = api.Quality{MaxRate: 1e9, DSCP: "10"}
+	apply(t, lab.node.fabric, lab.networks...)
+	mustReach(t, lab.members[0].namespace, "the outside", internet)
+	if classes := lab.node.run(t, "tc -s class show dev nmifb"); !strings.Contains(classes, "leaf") || strings.Contains(classes, "Sent 0 bytes") {
+		t.Errorf("the packets took no class:\n%s", classes)
+	}
+}
