@@ -27,6 +27,12 @@ type Network struct {
 	Ports []Port `json:"ports,omitempty"`
 	// Groups are the security groups of Ports, and those that their rules name.
 	Groups []Group `json:"groups,omitempty"`
+	// Floating are the addresses of the site's pool that lead to Ports. FloatingPool is that pool: members of a network with egress reach it, even
+	// where it lies in a protected network.
+	Floating     []Floating     `json:"floating,omitempty"`
+	FloatingPool []netip.Prefix `json:"floating_pool,omitempty"`
+	// Connections is how many tracked connections the network's project may have on this node; 0 means DefaultConnections.
+	Connections int `json:"connections,omitempty"`
 }
 
 // Remote is a member on another node. While a member moves, it may be behind two peers, or on this node as well.

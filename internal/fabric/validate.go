@@ -19,10 +19,11 @@ const MaxIndex = 1<<16 - 1
 
 // Validate reports what is wrong with a set of networks before anything is done about it: an index out of range or used twice, a
 // subnet that overlaps another's, a port or a remote outside of its subnet, an identity used twice, a security group or a quality of service that can't be enforced as
-// written.
+// written, a floating address that leads nowhere.
 func Validate(networks []Network) error {
 	indexes := map[int]bool{}
 	ids := map[string]int{}
+	floating := map[netip.Addr]int{}
 	for i, n := range networks {
 		if n.Index < 1 || n.Index > MaxIndex {
 			return fmt.Errorf("network index %d is out of range: it must be 1 to %d", n.Index, MaxIndex)
@@ -49,6 +50,9 @@ func Validate(networks []Network) error {
 			return err
 		}
 		if err := validateGroups(n); err != nil {
+			return err
+		}
+		if err := validateFloating(n, floating); err != nil {
 			return err
 		}
 	}

@@ -6,7 +6,7 @@ import "slices"
 func guards() []Mutant {
 	return slices.Concat(
 		trustGuards, identityGuards, hostileGuards, tenantGuards, auditGuards, apiGuards, stateGuards, commitGuards, decisionGuards, successionGuards, carryGuards, snapshotGuards, plannerGuards, lifecycleGuards, admissionGuards,
-		siteGuards, partGuards, cellGuards, networkGuards, routeGuards, securityGroupGuards, limitGuards, nameGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, multicastGuards, groupGuards, shortcutGuards, tunnelShortcutGuards, pinGuards, watchGuards, containerGuards, sandboxGuards, machineGuards,
+		siteGuards, partGuards, cellGuards, networkGuards, routeGuards, securityGroupGuards, floatingGuards, limitGuards, nameGuards, leaderGuards, agentGuards, memberGuards, outputGuards, fabricGuards, multicastGuards, groupGuards, shortcutGuards, tunnelShortcutGuards, pinGuards, watchGuards, containerGuards, sandboxGuards, machineGuards,
 		machineLifeGuards, bootGuards, imageGuards, powerGuards, netbootGuards, buildGuards, hostGuards, treeGuards, vmGuards, rebootGuards, resizeGuards, foreignGuards, homeGuards, consoleGuards, shapeGuards, hostCheckGuards,
 		cliGuards, diskspaceGuards, wayoutGuards, streamGuards, simGuards, measureGuards,
 	)

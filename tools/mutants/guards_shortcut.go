@@ -124,8 +124,8 @@ var shortcutGuards = []Mutant{
 	{
 		Guard:   "shortcuts are shut before the rules that they repeat change",
 		File:    "internal/fabric/plan/plan.go",
-		Find:    "\tops = append(ops, shut...)\n\tops = append(ops, clearing...)\n\tops = append(ops, planForwardingOff(want, seen)...)\n\tops = append(ops, remove...)\n\tif script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, forwards); script != \"\" {\n\t\tops = append(ops, LoadRules{Script: script})\n\t}\n",
-		Replace: "\tops = append(ops, clearing...)\n\tops = append(ops, planForwardingOff(want, seen)...)\n\tops = append(ops, remove...)\n\tif script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, forwards); script != \"\" {\n\t\tops = append(ops, LoadRules{Script: script})\n\t}\n\tops = append(ops, shut...)\n",
+		Find:    "\tops = append(ops, shut...)\n\tops = append(ops, clearing...)\n\tops = append(ops, planForwardingOff(want, seen)...)\n\tops = append(ops, planFloatingOff(want, seen)...)\n\tops = append(ops, remove...)\n\tops = append(ops, planRules(want, seen, forwards)...)\n",
+		Replace: "\tops = append(ops, clearing...)\n\tops = append(ops, planForwardingOff(want, seen)...)\n\tops = append(ops, planFloatingOff(want, seen)...)\n\tops = append(ops, remove...)\n\tops = append(ops, planRules(want, seen, forwards)...)\n\tops = append(ops, shut...)\n",
 		Test:    "./internal/fabric/plan TestAShortcutNeverOutlastsTheRulesThatItRepeats",
 	},
 	{

@@ -194,8 +194,8 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a tunnel goes before the rules that guard it",
 		File:    "internal/fabric/plan/plan.go",
-		Find:    "	ops = append(ops, remove...)\n	if",
-		Replace: "	defer func() { ops = append(ops, remove...) }()\n	if",
+		Find:    "	ops = append(ops, remove...)\n	ops = append(ops, planRules",
+		Replace: "	defer func() { ops = append(ops, remove...) }()\n	ops = append(ops, planRules",
 		Test:    "./internal/fabric/plan TestATunnelThatIsNotWantedGoesBeforeItsGuard",
 	},
 	{

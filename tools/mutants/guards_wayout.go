@@ -81,7 +81,7 @@ var wayoutGuards = []Mutant{
 	},
 	{
 		Guard:   "Docker's policy leaves members the way out",
-		File:    "internal/fabric/plan/plan.go",
+		File:    "internal/fabric/plan/floating.go",
 		Find:    "seen.Docker.Script(wayout.BridgeLinks, forwards)",
 		Replace: "seen.Docker.Script(wayout.BridgeLinks, false && forwards)",
 		Test:    "./internal/fabric/node TestDockersPolicyDoesNotKeepMembersFromTheOutside",

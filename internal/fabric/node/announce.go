@@ -2,6 +2,8 @@ package node
 
 import (
 	"encoding/binary"
+	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -16,28 +18,33 @@ func announce(pair veth) error {
 	if err != nil {
 		return err
 	}
+	return announceOn(link.Attrs().Index, pair.mac, pair.address)
+}
+
+// announceOn broadcasts an ARP announcement from a link of the thread's network namespace.
+func announceOn(index int, mac net.HardwareAddr, address netip.Addr) error {
 	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // protocol 0: nothing is received
 	if err != nil {
 		return err
 	}
 	// The kernel waits for a grace period of RCU, 10 ms and more, while a packet socket is closed. The frame is sent by then.
 	defer func() { go func() { _ = unix.Close(socket) }() }()
-	to := &unix.SockaddrLinklayer{Ifindex: link.Attrs().Index, Halen: uint8(len(pair.mac))}
-	return unix.Sendto(socket, announcement(pair), 0, to)
+	to := &unix.SockaddrLinklayer{Ifindex: index, Halen: uint8(len(mac))}
+	return unix.Sendto(socket, announcement(mac, address), 0, to)
 }
 
-// announcement is the frame: a request for the member's own address (RFC 826).
-func announcement(pair veth) []byte {
+// announcement is the frame: a request for the sender's own address (RFC 826).
+func announcement(mac net.HardwareAddr, own netip.Addr) []byte {
 	const (
 		ethernetHardware = 1
 		request          = 1
 	)
-	address := pair.address.AsSlice()
-	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, pair.mac)
+	address := own.AsSlice()
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, mac)
 	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_ARP)
 	frame = binary.BigEndian.AppendUint16(frame, ethernetHardware)
 	frame = binary.BigEndian.AppendUint16(frame, unix.ETH_P_IP)
-	frame = append(frame, byte(len(pair.mac)), byte(len(address)))
+	frame = append(frame, byte(len(mac)), byte(len(address)))
 	frame = binary.BigEndian.AppendUint16(frame, request)
-	return slices.Concat(frame, pair.mac, address, make([]byte, len(pair.mac)), address)
+	return slices.Concat(frame, mac, address, make([]byte, len(mac)), address)
 }

@@ -18,7 +18,9 @@ import (
 func wideNetworks() []fabric.Network {
 	one, two, three := testNetwork(1, 2, 3), testNetwork(2, 2), testNetwork(3, 2)
 	two.Egress = true
+	two.Floating = []fabric.Floating{{Address: netip.MustParseAddr("192.0.2.101"), Port: two.Ports[0].ID}}
 	three.Egress = true
+	three.Floating = []fabric.Floating{{Address: netip.MustParseAddr("192.0.2.102"), Port: three.Ports[0].ID, Forwards: []fabric.Forward{{Protocol: "tcp", Port: 2222, MemberPort: 22}}}}
 	three.Remotes = append(behind(three, netip.MustParseAddr("192.0.2.3"), 3), behind(three, netip.MustParseAddr("192.0.2.4"), 4, 5)...)
 	four, five := testNetwork(4, 2), testNetwork(5)
 	four.Routed, five.Routed = true, true
@@ -113,6 +115,8 @@ func TestAuditFindsWhatSomebodyChanged(t *testing.T) {
 		{"ip link set " + port + " mtu 1500", "veth " + port + " mtu"},
 		{"ip link delete nmvx3", "vxlan nmvx3"},
 		{"ip address flush dev nmbr2", "address of nmbr2"},
+		{"ip address delete 192.0.2.101/32 dev up0", "floating address on up0"},
+		{"nft flush map inet nm floating_in", "nftables element { 192.0.2.101 : 10.64.32.2 } of set floating_in of table inet nm"},
 		{"bridge fdb delete 00:00:00:00:00:00 dev nmvx3 dst 192.0.2.4", "peer of nmvx3"},
 		{"bridge fdb append 00:00:00:00:00:00 dev nmvx3 dst 192.0.2.9", "peer of nmvx3"},
 		{"echo 0 > /proc/sys/net/ipv4/conf/up0/forwarding", "forwarding on up0"},

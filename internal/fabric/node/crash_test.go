@@ -82,6 +82,7 @@ func TestLife(t *testing.T) {
 	}
 	networks[2].Remotes, networks[3].Remotes = networks[2].Remotes[1:], networks[3].Remotes[1:]
 	networks[0].Ports[0].Quality = api.Quality{}
+	networks[1].Floating = nil
 	apply(t, f, networks...)
 	apply(t, f)
 }

@@ -93,6 +93,12 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return placeMember(o.Link, o.Heard)
 		case plan.UnplaceMember:
 			return unplaceMember(o.Link, o.Placed)
+		case plan.AddFloating:
+			return f.addFloating(o.Link, o.Address)
+		case plan.DeleteFloating:
+			return deleteFloating(o.Link, o.Address)
+		case plan.ForgetConnections:
+			return forgetConnections(o.Address)
 		case plan.OpenShortcut:
 			f.shortcuts.open(ctx, o.Name, o.Shortcut)
 			return nil

@@ -41,6 +41,8 @@ type Fabric struct {
 	shortcuts shortcuts
 	guards    guards
 	limits    limits
+	// again are the second announcements of floating addresses.
+	again later
 
 	// mu is held for writing by Apply, for reading by what works on single ports.
 	mu      sync.RWMutex
@@ -51,8 +53,8 @@ type Fabric struct {
 	shortcutting bool
 	// parentRate is what ports with rates shared when networks were last applied.
 	parentRate int64
-	// advised is what was last logged about others that may close the way out.
-	advised string
+	// advised is what was last logged about others that may close the way out, unplaced what was about floating addresses that can't be here.
+	advised, unplaced string
 
 	// spaces holds the paths of the network namespaces of members attached by this process, by port.
 	spaces sync.Map
@@ -79,7 +81,10 @@ func New(cfg Config) (*Fabric, error) {
 }
 
 // Close lets go of the network namespace; networks, ports and their shortcuts stay.
-func (f *Fabric) Close() error { return errors.Join(f.shortcuts.table.Close(), f.node.Close()) }
+func (f *Fabric) Close() error {
+	f.again.close()
+	return errors.Join(f.shortcuts.table.Close(), f.node.Close())
+}
 
 // Apply converges the node on exactly these networks.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
@@ -142,6 +147,11 @@ func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen pla
 		f.log.WarnContext(ctx, "members of networks with egress may be unable to reach the outside", "why", advice)
 	}
 	f.advised = advice
+	unplaced := strings.Join(plan.Unplaced(networks, seen), "; ")
+	if unplaced != "" && unplaced != f.unplaced {
+		f.log.WarnContext(ctx, "floating addresses don't lead to their members", "why", unplaced)
+	}
+	f.unplaced = unplaced
 }
 
 // Audit reads the kernel and tells what differs from the networks last applied.

@@ -56,8 +56,8 @@ func othersHook(listing string, table, hook *regexp.Regexp) bool {
 	return false
 }
 
-// ownPart matches the beginnings of sets and chains that belong to one port or one group.
-var ownPart = regexp.MustCompile(`^(set|chain) \w+_(nmp|nmg)[0-9a-f]{10} \{$`)
+// ownPart matches the beginnings of sets and chains that belong to one port, one group or one project.
+var ownPart = regexp.MustCompile(`^(set|chain) \w+_(nmp|nmg|nmo)[0-9a-f]{10} \{$`)
 
 // ownSet matches the beginnings of sets and maps.
 var ownSet = regexp.MustCompile(`^(?:set|map) (\w+) \{$`)

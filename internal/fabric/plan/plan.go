@@ -152,13 +152,13 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	ops = append(ops, shut...)
 	ops = append(ops, clearing...)
 	ops = append(ops, planForwardingOff(want, seen)...)
+	ops = append(ops, planFloatingOff(want, seen)...)
 	ops = append(ops, remove...)
-	if script := rulesScript(want, seen.Rules) + seen.Docker.Script(wayout.BridgeLinks, forwards); script != "" {
-		ops = append(ops, LoadRules{Script: script})
-	}
+	ops = append(ops, planRules(want, seen, forwards)...)
 	ops = append(ops, change...)
 	ops = append(ops, setting...)
 	ops = append(ops, planForwardingOn(want, seen)...)
+	ops = append(ops, planFloatingOn(want, seen)...)
 	ops = append(ops, open...)
 	return ops, nil
 }

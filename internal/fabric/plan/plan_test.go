@@ -40,14 +40,18 @@ func golden(t *testing.T, name, got string) {
 }
 
 // machine is a model of a kernel that operations are carried out on.
-type machine struct{ Observed }
+type machine struct {
+	Observed
+	// connections are the floating addresses with connections that were translated for them.
+	connections map[netip.Addr]bool
+}
 
 func newMachine() *machine {
-	return &machine{Observed{
+	return &machine{Observed: Observed{
 		Links: map[string]Link{"up0": {Name: "up0", Kind: "device", MTU: 1500, Up: true}}, Uplinks: []string{"up0"},
 		Underlay: netip.MustParsePrefix("198.18.0.0/24"), UnderlayMTU: 9000, UnderlayLink: "under0", Rules: Ruleset{},
 		CanGuard: true, CanShortcut: true, CanShape: true, OpenShortcuts: map[string]Shortcut{},
-	}}
+	}, connections: map[netip.Addr]bool{}}
 }
 
 func (m *machine) execute(op Operation) {
@@ -94,6 +98,12 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Peers = append(slices.Clone(l.Peers), o.Peer) })
 	case DeletePeer:
 		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
+	case AddFloating:
+		m.change(o.Link, func(l *Link) { l.Addresses = append(slices.Clone(l.Addresses), netip.PrefixFrom(o.Address, 32)) })
+	case DeleteFloating:
+		m.change(o.Link, func(l *Link) { l.Addresses = remove(l.Addresses, netip.PrefixFrom(o.Address, 32)) })
+	case ForgetConnections:
+		delete(m.connections, o.Address)
 	case ForgetMember:
 		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Heard) })
 	case AddNeighbour:

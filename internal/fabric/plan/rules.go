@@ -166,7 +166,7 @@ const inetEgressRules = `table inet nm {
 		type ipv4_addr
 		flags interval
 	}
-	chain untracked_in {
+` + floatingSets + `	chain untracked_in {
 		type filter hook prerouting priority -310; policy accept;
 		udp dport 4789 @th,96,24 @vnis notrack
 		iifname "nmbr*" ip daddr @subnets notrack
@@ -177,27 +177,31 @@ const inetEgressRules = `table inet nm {
 	}
 	chain input {
 		type filter hook input priority -10; policy accept;
+		ip daddr @floating drop
 ` + tunnelPins + routedPins + `		udp dport 4789 @th,96,24 @vnis drop
 		iifname "nmbr*" drop
 	}
 	chain forward {
 		type filter hook forward priority -10; policy accept;
+		ct state new jump bounded
 		iifname . oifname @same accept
+		ct status dnat ct original ip daddr . ct reply ip saddr @floated goto floated
 		iifname . oifname @routes goto between
 		iifname @switched oifname != "nmbr*" oifname != "nmu*" goto unasked
+		iifname @egress oifname != "nmbr*" ip daddr @floating_pool accept
 		iifname @egress ip daddr != @protected accept
 		oifname @egress ct state established,related accept
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
 	}
-` + wayout.Unasked + routedChain + `	chain output {
+` + wayout.Unasked + routedChain + floatingChains + `	chain output {
 		type filter hook output priority -10; policy accept;
 		oifname "nmbr*" icmp type { destination-unreachable, time-exceeded } accept
 		oifname "nmbr*" drop
 	}
 	chain postrouting {
 		type nat hook postrouting priority 90; policy accept;
-		iifname @egress oifname != "nmbr*" masquerade
+` + floatingSources + `		iifname @egress oifname != "nmbr*" masquerade
 	}
 }
 `
@@ -248,8 +252,9 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
+		addFloating(networks, seen, inet)
 		text := addMarks(inetEgressRules, marked(networks, seen), inet)
-		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
+		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet), Parts: addBounds(networks, inet)}
 	case routed:
 		text := addMarks(inetRoutedRules, marked(networks, seen), inet)
 		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
