@@ -7,6 +7,8 @@ type Kind string
 // environment is one that was built. A network is named by its UID; its ports change with their clusters, and so do those of a
 // security group. Tokens, candidates and enrollment tokens are visible to administrators only.
 const (
+	// KindAddress is a floating address.
+	KindAddress     Kind = "address"
 	KindBuild       Kind = "build"
 	KindCandidate   Kind = "candidate"
 	KindCluster     Kind = "cluster"
@@ -25,7 +27,7 @@ const (
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{
-		KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
+		KindAddress, KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
 		KindToken,
 	}
 }

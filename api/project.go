@@ -47,6 +47,8 @@ type Quota struct {
 	Disk     Bytes `json:"disk,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
+	// Addresses bound the floating addresses that the project has allocated.
+	Addresses int `json:"addresses,omitempty"`
 	// Devices bound counters of devices, by class and counter, such as "gpu/slices".
 	Devices map[string]int64 `json:"devices,omitempty"`
 }

@@ -71,6 +71,8 @@ func writeEveryKind(w *world) {
 		UID: lab.UID, Name: "project/lab", Project: "default", Technology: api.TechnologyVXLAN, Index: 8, Prefix: lab.Prefix, Gateway: netip.MustParseAddr("10.64.128.1"),
 	}))
 	w.reach(w.repo.CreateSecurityGroup(ctx, securityGroup("default", "web", "in tcp 80 from 0.0.0.0/0", "in any from group web")))
+	w.reach(w.repo.AllocateAddress(ctx, floatingAddress("default", "192.0.2.1"), atMost(1)))
+	w.reachChange(w.repo.ChangeAddress(ctx, netip.MustParseAddr("192.0.2.1"), leadTo("c1-0")))
 	on := onNetworks("on", "project/lab")
 	on.Spec.Groups[0].Networks[0].SecurityGroups = []string{"web"}
 	w.reach(w.repo.CreateCluster(ctx, on))
@@ -173,6 +175,7 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, got.Projects, want.Projects)
 	equal(t, got.Shapes, want.Shapes)
 	equal(t, got.SecurityGroups, want.SecurityGroups)
+	equal(t, got.Addresses, want.Addresses)
 	equal(t, got.Tokens, want.Tokens)
 	equal(t, got.Candidates, want.Candidates)
 	equal(t, got.Leases, want.Leases)

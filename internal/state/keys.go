@@ -18,6 +18,8 @@ const (
 	prefixNetUse        = "networkuse/"
 	prefixSecurityGroup = "securitygroup/"
 	prefixGroupUse      = "securitygroupuse/"
+	prefixAddress       = "address/"
+	prefixAddressUse    = "addressuse/"
 	prefixNode          = "node/"
 	prefixControl       = "nodecontrol/"
 	prefixIdentity      = "nodeidentity/"

@@ -41,6 +41,9 @@ var kinds = []registration{
 	// securitygroup/GROUP, written by API handlers, and securitygroupuse/UID, with each commit that stores a cluster or a group which names it.
 	securityGroups,
 	&stored[securityGroupUse]{prefix: prefixGroupUse},
+	// address/ADDRESS, written by API handlers, and addressuse/PROJECT, with each commit that allocates or assigns an address of the project.
+	addresses,
+	&stored[addressUse]{prefix: prefixAddressUse},
 
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
@@ -129,6 +132,10 @@ var (
 	securityGroups = &kind[api.SecurityGroup]{
 		prefix: prefixSecurityGroup, name: func(g *api.SecurityGroup) string { return g.Name },
 		list: func(v *View) *[]*api.SecurityGroup { return &v.SecurityGroups },
+	}
+	addresses = &kind[api.FloatingAddress]{
+		prefix: prefixAddress, name: func(a *api.FloatingAddress) string { return a.Address.String() },
+		list: func(v *View) *[]*api.FloatingAddress { return &v.Addresses },
 	}
 	projects = &kind[api.Project]{
 		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },

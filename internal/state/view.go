@@ -2,6 +2,7 @@ package state
 
 import (
 	"iter"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,8 @@ type View struct {
 	Networks       []*api.Network
 	NetworkIntents []*api.NetworkIntent
 	SecurityGroups []*api.SecurityGroup
+	// Addresses are the floating addresses of all projects, in the order of their texts.
+	Addresses []*api.FloatingAddress
 	// NodeSpans are in the order of NodeSpanKey.
 	NodeSpans []*api.NodeSpan
 	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
@@ -163,6 +166,11 @@ func (v *View) NetworkIntent(name string) *api.NetworkIntent { return networkInt
 
 // SecurityGroup returns the security group of that name, or nil.
 func (v *View) SecurityGroup(name string) *api.SecurityGroup { return securityGroups.find(v, name) }
+
+// Address returns the floating address that some project has, or nil.
+func (v *View) Address(address netip.Addr) *api.FloatingAddress {
+	return addresses.find(v, address.String())
+}
 
 // ClustersOnNetwork returns the clusters that joined a project's network, by name.
 func (v *View) ClustersOnNetwork(uid string) []*Cluster {
