@@ -26,7 +26,9 @@ type end struct {
 	reached []fabric.Port
 	// guarded are those of the ports that have security groups.
 	guarded []portgroups.Port
-	address netip.Addr
+	// carriers are the members here that floating addresses can lead to, with their ports on this network.
+	carriers []carrier
+	address  netip.Addr
 }
 
 // carried is the networks of all clusters as the nodes should have them. Several clusters may have ports on one network, so a network is put
@@ -41,6 +43,7 @@ type carried struct {
 	// routers are those of routed networks, by name, and routerOf are their names by the networks' UIDs.
 	routers  map[string]*router
 	routerOf map[string]string
+	out      outward
 }
 
 // members are the members that others reach over the node's underlay address.
@@ -71,8 +74,9 @@ type nodeNetwork struct {
 	groups *agentstream.Share
 }
 
-func newCarried() carried {
+func newCarried(pool []netip.Prefix, connections int) carried {
 	return carried{
+		out:  outward{pool: pool, connections: connections},
 		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
 		rules: map[string][]string{}, routers: map[string]*router{}, routerOf: map[string]string{},
 	}
@@ -134,6 +138,7 @@ func (n *carried) together(uid string) (merged, error) {
 			at := byNode[node]
 			at.network.Network = on.network
 			at.network.Ports = append(at.network.Ports, e.ports...)
+			n.addOutward(&at.network, cluster, e)
 			byNode[node] = at
 			reached[node] = reached[node] || len(e.reached) > 0
 			if len(e.reached) > 0 && e.address.IsValid() {

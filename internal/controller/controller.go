@@ -64,7 +64,10 @@ type Config struct {
 	// Nameservers are given to clusters with egress.
 	Nameservers []netip.Addr
 	Pool        placement.Pool
-	Deadlines   lifecycle.Deadlines
+	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
+	FloatingPool []netip.Prefix
+	Connections  int
+	Deadlines    lifecycle.Deadlines
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning

@@ -75,7 +75,7 @@ func newDesiredStates(cfg Config) *desiredStates {
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
-		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(), jobs: map[string][]agentstream.Job{},
+		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(cfg.FloatingPool, cfg.Connections), jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
 }
@@ -102,6 +102,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 		}
 	}
 	d.networks.learnRules(d.last.SecurityGroups, view.SecurityGroups)
+	d.networks.learnAddresses(d.last.Addresses, view.Addresses)
 	for uid, err := range d.networks.merge(dirty) {
 		for cluster := range d.networks.ends[uid] {
 			failed[view.ClusterByUID(cluster).Name()] = err

@@ -190,6 +190,9 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		p.members = append(p.members, m)
 		if !a.Saved && (!w.lost[a.ID] || w.together[a.ID]) { // whatever still runs of a lost one is cut off at once, before it is stopped; a saved one has none
 			r.addPorts(&a, !m.Release || w.together[a.ID])
+			if !m.Release {
+				r.addCarrier(&a)
+			}
 		}
 		r.byNode[a.Node] = p
 	}
