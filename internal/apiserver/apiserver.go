@@ -12,6 +12,7 @@ import (
 	"encoding/base32"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -55,6 +57,9 @@ type Writer interface {
 	CreateSecurityGroup(ctx context.Context, g api.SecurityGroup) (int64, error)
 	ChangeSecurityGroup(ctx context.Context, name string, at time.Time, change func(rules []string) ([]string, error)) (api.SecurityGroup, int64, error)
 	DeleteSecurityGroup(ctx context.Context, name string) (int64, error)
+	AllocateAddress(ctx context.Context, a api.FloatingAddress, check func(held []api.FloatingAddress) error) (int64, error)
+	ChangeAddress(ctx context.Context, address netip.Addr, change func(a *api.FloatingAddress, others []api.FloatingAddress) error) (api.FloatingAddress, int64, error)
+	ReleaseAddress(ctx context.Context, address netip.Addr, check func(*api.FloatingAddress) error) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
 
@@ -109,6 +114,8 @@ type Config struct {
 	Networks  Networks
 	// Pool is where subnets of networks come from.
 	Pool placement.Pool
+	// FloatingPool is where floating addresses come from.
+	FloatingPool floating.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.
 	Offers offer.Site
 	// Provisioning, Sealer, Consoles, Images and Recipes stand behind machines and environments, Compatible tells which go together; nil: the

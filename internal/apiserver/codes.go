@@ -118,6 +118,30 @@ var (
 		"too_many_networks", http.StatusConflict, "The project has too many networks",
 		"The project has as many networks as a project may have; `detail` names the limit.", "Delete a network first.",
 	}
+	codeNoAddress = Code{
+		"floating_address_not_found", http.StatusNotFound, "The floating address is not the project's",
+		"No project that the token may see has allocated this address.", "List the floating addresses and correct the address, or allocate it.",
+	}
+	codeNoFloatingPool = Code{
+		"no_floating_pool", http.StatusConflict, "The site has no floating addresses",
+		"The server was started without a pool of floating addresses.", "Have an administrator start the server with --floating-pool PREFIX.",
+	}
+	codeFloatingPoolFull = Code{
+		"floating_pool_full", http.StatusConflict, "No floating address is free",
+		"Projects have allocated all addresses of the site's pool.", "Release an address, or have an administrator add a pool.",
+	}
+	codeAddressHeld = Code{
+		"floating_address_taken", http.StatusConflict, "The floating address is allocated already",
+		"The project or another one has the address.", "Choose another address, or omit it to get a free one.",
+	}
+	codeAddressAssigned = Code{
+		"floating_address_assigned", http.StatusConflict, "The floating address leads to a member",
+		"An address leads to one member at a time, and a member has one address outside; `detail` names both.", "Unassign the address first, or allocate another one.",
+	}
+	codeNoWayOut = Code{
+		"no_way_out", http.StatusConflict, "The member has no way out",
+		"A floating address can lead only to a member on a network with egress.", "Create the cluster with --egress.",
+	}
 	codeNoSecurityGroup = Code{
 		"security_group_not_found", http.StatusNotFound, "The security group does not exist",
 		"No security group that the token may see has this name or UID: it was deleted, or belongs to another project.",
@@ -349,7 +373,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
-		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeUnavailable,

@@ -196,6 +196,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 	failing := func(err error) *apiservertest.Site {
 		return apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Writer = brokenWriter{c.Writer, err} })
 	}
+	outward := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.FloatingPool = floatingPool(t) })
 	tests := []errorCase{
 		{"malformed_request", "line 2", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: "{\"name\":\n]"})
@@ -251,6 +252,34 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 				send(t, s, request{method: "POST", path: "/v1/security-groups", body: fmt.Sprintf(`{"name":"group%d"}`, i)})
 			}
 			return send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"more"}`})
+		}},
+		{"no_floating_pool", `--floating-pool PREFIX`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/addresses", body: `{}`})
+		}},
+		{"floating_address_not_found", `192.0.2.1`, func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/addresses/192.0.2.1"})
+		}},
+		{"floating_address_taken", `192.0.2.1 is allocated already`, func() *http.Response {
+			send(t, outward, request{method: "POST", path: "/v1/addresses", body: `{"address":"192.0.2.1"}`})
+			return send(t, outward, request{method: "POST", path: "/v1/addresses", body: `{"address":"192.0.2.1"}`})
+		}},
+		{"floating_pool_full", `all addresses of the floating pool 192.0.2.0/29 are allocated`, func() *http.Response {
+			for range 5 {
+				send(t, outward, request{method: "POST", path: "/v1/addresses", body: `{}`})
+			}
+			return send(t, outward, request{method: "POST", path: "/v1/addresses", body: `{}`})
+		}},
+		{"no_way_out", `create its cluster with --egress`, func() *http.Response {
+			outward.AddNode("n1", 4)
+			send(t, outward, request{method: "POST", path: "/v1/clusters", body: `{"name":"closed"}`})
+			outward.Place("closed")
+			return send(t, outward, request{method: "PUT", path: "/v1/addresses/192.0.2.1/assignment", body: `{"cluster":"closed","member":"closed-0"}`})
+		}},
+		{"floating_address_assigned", `leads to member open-0`, func() *http.Response {
+			send(t, outward, request{method: "POST", path: "/v1/clusters", body: `{"name":"open","egress":true}`})
+			outward.Place("open")
+			send(t, outward, request{method: "PUT", path: "/v1/addresses/192.0.2.1/assignment", body: `{"cluster":"open","member":"open-0"}`})
+			return send(t, outward, request{method: "DELETE", path: "/v1/addresses/192.0.2.1"})
 		}},
 		{"unknown_network", `project/none`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"c8","networks":["project/none"]}`})

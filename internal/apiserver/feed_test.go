@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -109,6 +110,12 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	step(func() { reach(s.repo.DeleteProject(ctx, "p1")) }, "delete project p1")
 	step(func() { reach(s.repo.CreateSecurityGroup(ctx, api.SecurityGroup{Name: "web", UID: "ug"})) }, "put security-group ug")
 	step(func() { reach(s.repo.DeleteSecurityGroup(ctx, "web")) }, "delete security-group ug")
+	step(func() {
+		reach(s.repo.AllocateAddress(ctx, api.FloatingAddress{Address: netip.MustParseAddr("192.0.2.1")}, func([]api.FloatingAddress) error { return nil }))
+	}, "put address 192.0.2.1")
+	step(func() {
+		reach(s.repo.ReleaseAddress(ctx, netip.MustParseAddr("192.0.2.1"), func(*api.FloatingAddress) error { return nil }))
+	}, "delete address 192.0.2.1")
 	step(func() { reach(s.repo.PutShape(ctx, api.NamedShape{Name: "m4"})) }, "put shape m4")
 	step(func() { reach(s.repo.DeleteShape(ctx, "m4")) }, "delete shape m4")
 	step(func() { reach(s.repo.CreateToken(ctx, api.TokenInfo{ID: "t1"})) }, "put token t1")

@@ -25,6 +25,9 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindSecurityGroup, before.SecurityGroups, after.SecurityGroups, func(g *api.SecurityGroup) (string, owner) {
 			return g.UID, owner{project: projectOr(g.Project)}
 		}),
+		notesOf(api.KindAddress, before.Addresses, after.Addresses, func(a *api.FloatingAddress) (string, owner) {
+			return a.Address.String(), owner{project: projectOr(a.Project)}
+		}),
 		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
 		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
 	)

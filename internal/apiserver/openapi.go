@@ -291,6 +291,8 @@ func requests() map[string]reflect.Type {
 		"certify-key":                 reflect.TypeFor[api.CertificateRequest](),
 		"drain-node":                  reflect.TypeFor[api.DrainRequest](),
 		"create-network":              reflect.TypeFor[api.NetworkRequest](),
+		"allocate-address":            reflect.TypeFor[api.AddressRequest](),
+		"assign-address":              reflect.TypeFor[api.AddressAssignment](),
 		"create-security-group":       reflect.TypeFor[api.SecurityGroupRequest](),
 		"change-security-group-rules": reflect.TypeFor[api.SecurityGroupRules](),
 		"create-project":              reflect.TypeFor[api.ProjectRequest](),

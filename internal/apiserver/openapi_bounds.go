@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -62,6 +63,10 @@ func bounds() map[string]map[string]property {
 		"SecurityGroupRequest": {
 			"name": text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern), "project": projectName, "rules": rules,
 		},
+		"AddressRequest": {"address": text(7, 15, addressPattern), "project": projectName},
+		"AddressAssignment": {
+			"cluster": text(1, maxClusterPath, clusterPath), "member": label, "ports": list(0, floating.MaxPorts, text(5, 15, `^(tcp|udp)/[0-9]{1,5}(=[0-9]{1,5})?$`)),
+		},
 		"SecurityGroupRules": {"rules": rules, "add": rules, "remove": rules},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},
@@ -77,7 +82,7 @@ func bounds() map[string]map[string]property {
 		"ProjectUpdate":   {"name": projectName, "description": description, "shares": shares},
 		"ProjectSettings": {"description": description, "shares": shares},
 		"ShapeSettings":   {"description": text(0, manifest.MaxShapeDescription, ""), "cores": cores},
-		"Quota":           {"cores": quota, "members": quota, "clusters": quota, "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
+		"Quota":           {"cores": quota, "members": quota, "clusters": quota, "addresses": quota, "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
 		"TokenRequest": {
 			"user": text(1, maxUser, `^\S+$`), "project": projectName, "verbs": list(0, len(api.Verbs()), nil),
 			"clusters": list(0, tenancy.MaxPatterns, text(1, manifest.MaxClusterName, tenancy.PatternPattern)),
@@ -93,6 +98,10 @@ func bounds() map[string]map[string]property {
 }
 
 const (
+	// addressPattern is an IPv4 address, and clusterPath the name of a cluster, of another project PROJECT.NAME.
+	clusterPath    = `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	maxClusterPath = manifest.MaxProjectName + len(".") + manifest.MaxClusterName
+	addressPattern = `^[0-9]{1,3}([.][0-9]{1,3}){3}$`
 	// noZero is text without zero bytes, which neither arguments nor variables hold.
 	noZero = `^[^\u0000]*$`
 	// macPattern is a MAC address as people write it; answers have the first form.
@@ -253,7 +262,9 @@ func (s *Server) boundParameters() {
 				case p.Name == "name" && strings.HasPrefix(path, "/v1/networks/"):
 					form = text(1, maxNetworkPath, networkPattern)
 				case p.Name == "name" && (strings.HasPrefix(path, "/v1/clusters/") || strings.HasPrefix(path, "/v1/security-groups/")):
-					form = text(1, manifest.MaxProjectName+len(".")+manifest.MaxClusterName, `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+					form = text(1, maxClusterPath, clusterPath)
+				case p.Name == "address":
+					form = text(7, 15, addressPattern)
 				}
 				bounded := *p.Schema
 				form(&bounded)

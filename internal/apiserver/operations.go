@@ -55,6 +55,7 @@ func (s *Server) register() {
 	s.registerJobs()
 	s.registerNetworks()
 	s.registerSecurityGroups()
+	s.registerAddresses()
 	s.registerNodes()
 	s.registerMachines()
 	s.registerEnvironments()

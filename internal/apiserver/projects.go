@@ -30,9 +30,20 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], 
 
 // projectStatus is a project as it is shown.
 func projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
-	out := api.ProjectStatus{Project: *p, Used: tenancy.Used(view)[p.Name].Quota()}
+	out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, tenancy.Used(view))}
 	out.Shares = max(out.Shares, 1)
 	return out
+}
+
+// usedBy is what a project holds of its quota: what its clusters do, and its floating addresses.
+func usedBy(view *state.View, project string, clusters map[string]resource.Amounts) api.Quota {
+	used := clusters[project].Quota()
+	for _, a := range view.Addresses {
+		if projectOr(a.Project) == project {
+			used.Addresses++
+		}
+	}
+	return used
 }
 
 func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[api.ProjectStatus]], error) {
@@ -41,7 +52,7 @@ func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[
 	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
 	for _, p := range view.Projects {
 		if seesProject(who(ctx), p.Name) {
-			out := api.ProjectStatus{Project: *p, Used: used[p.Name].Quota()}
+			out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, used)}
 			out.Shares = max(out.Shares, 1)
 			list.Items = append(list.Items, out)
 		}
@@ -104,7 +115,7 @@ func quotaProblems(path string, q api.Quota, src *manifest.Source) []api.FieldPr
 	for _, bound := range []struct {
 		name  string
 		value int
-	}{{"cores", q.Cores}, {"members", q.Members}, {"clusters", q.Clusters}} {
+	}{{"cores", q.Cores}, {"members", q.Members}, {"clusters", q.Clusters}, {"addresses", q.Addresses}} {
 		if bound.value < 0 || bound.value > maxQuota {
 			wrong(bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
 		}
@@ -218,7 +229,15 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 		if err := checkProject(p, src); err != nil {
 			return err
 		}
-		if problems := belowUse(p.Quota, tenancy.Used(s.cfg.Reader.View())[name], src); len(problems) > 0 {
+		view := s.cfg.Reader.View()
+		problems := belowUse(p.Quota, tenancy.Used(view)[name], src)
+		if used := usedBy(view, name, nil).Addresses; p.Quota.Addresses > 0 && p.Quota.Addresses < used {
+			problems = append(problems, api.FieldProblem{
+				Location: "quota.addresses", Line: src.Line("quota.addresses"), Value: strconv.Itoa(p.Quota.Addresses),
+				Message: fmt.Sprintf("%d is less than the %d in use; release an address first, or give at least that", p.Quota.Addresses, used),
+			})
+		}
+		if len(problems) > 0 {
 			return failFields(codeQuotaInUse, problems...)
 		}
 		return nil

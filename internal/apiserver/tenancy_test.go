@@ -42,6 +42,8 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",
 	"GET /v1/networks": "read", "POST /v1/networks": "change", "GET /v1/networks/{name}": "read", "DELETE /v1/networks/{name}": "change",
 	"GET /v1/networks/{name}/check": "run", "GET /v1/networks/{name}/trace": "read", "GET /v1/clusters/{name}/trace": "read",
+	"GET /v1/addresses": "read", "POST /v1/addresses": "change", "GET /v1/addresses/{address}": "read", "DELETE /v1/addresses/{address}": "change",
+	"PUT /v1/addresses/{address}/assignment": "change", "DELETE /v1/addresses/{address}/assignment": "change",
 	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
 	"POST /v1/security-groups/{name}/rules": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",

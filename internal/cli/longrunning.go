@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
@@ -51,6 +52,23 @@ func (a *app) stateDir(cmd *cobra.Command, flag string) string {
 func poolFlag(cmd *cobra.Command, pool *string) {
 	cmd.Flags().StringVar(pool, "network-pool", "", "IPv4 prefix of /19 or shorter that clusters' networks are cut from; clusters that exist keep theirs (default 10.64.0.0/10)")
 }
+
+// floatingFlags adds the flags of floating addresses; pools says where they come from by default.
+func floatingFlags(cmd *cobra.Command, f *config.Floating, pools string) {
+	cmd.Flags().StringArrayVar(&f.Pools, "floating-pool", nil, "IPv4 prefix that floating addresses come from; may be repeated (default: "+pools+")")
+	cmd.Flags().IntVar(&f.Connections, "project-connections", fabric.DefaultConnections, "tracked connections to the outside that a project may have on each node")
+}
+
+// checkFloating refuses limits that no node can enforce.
+func checkFloating(f config.Floating) error {
+	if f.Connections < 1 || f.Connections > maxConnections {
+		return usage("--project-connections is %d; give 1 to %d", f.Connections, maxConnections)
+	}
+	return nil
+}
+
+// maxConnections is more than the kernel tracks for all.
+const maxConnections = 1 << 30
 
 // provisionFlags adds the flags of servers that boot machines.
 func provisionFlags(cmd *cobra.Command, p *config.Provision) {
@@ -119,7 +137,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 			if opts.NodeCores < 0 {
 				return usage("--node-cores is %d; give the number of core slots per node, or 0 to divide the machine's", opts.NodeCores)
 			}
-			if err := firstError(checkListen(opts.Listen), checkLog(opts.Log)); err != nil {
+			if err := firstError(checkListen(opts.Listen), checkFloating(opts.Floating), checkLog(opts.Log)); err != nil {
 				return err
 			}
 			return call(cmd.Context(), "dev", a.Commands.Dev, opts)
@@ -131,6 +149,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	poolFlag(cmd, &opts.NetworkPool)
+	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")
@@ -148,7 +167,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.StateDir = a.stateDir(cmd, opts.StateDir)
-			if err := firstError(checkListen(opts.Listen), checkLog(opts.Log)); err != nil {
+			if err := firstError(checkListen(opts.Listen), checkFloating(opts.Floating), checkLog(opts.Log)); err != nil {
 				return err
 			}
 			return call(cmd.Context(), "server", a.Commands.Server, opts)
@@ -157,6 +176,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	poolFlag(cmd, &opts.NetworkPool)
+	floatingFlags(cmd, &opts.Floating, "none")
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")

@@ -94,8 +94,12 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 	if !p.CreatedAt.IsZero() { // the default project was never made
 		created = a.age(p.CreatedAt) + " ago"
 	}
+	addresses := ""
+	if p.Used.Addresses > 0 || p.Quota.Addresses > 0 {
+		addresses = usedOf(strconv.Itoa(p.Used.Addresses), strconv.Itoa(p.Quota.Addresses), p.Quota.Addresses > 0)
+	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Devices", countersText(p), "Created", created)
+		"Clusters", q[3], "Addresses", addresses, "Devices", countersText(p), "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -131,6 +135,7 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.disk, "disk", "0", "private disks its clusters may hold at once, like 2TiB (0: no limit)")
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
+	flags.IntVar(&f.Quota.Addresses, "addresses", 0, "floating addresses it may have at once (0: no limit)")
 	flags.StringToInt64Var(&f.Quota.Devices, "device", nil,
 		"how much of a counter of devices its clusters may hold at once, like gpu/slices=14 (0: no limit), may be repeated")
 }
@@ -163,7 +168,7 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 	}
 	for name, n := range map[string]int64{
-		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters),
+		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters), "addresses": int64(f.Quota.Addresses),
 	} {
 		if n < 0 {
 			return usage("--%s: %s is below zero; give a limit, or 0 for none", name, flags.Lookup(name).Value)
@@ -180,7 +185,7 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 		value any
 	}{
 		"description": {settings, f.Description}, "shares": {settings, f.Shares},
-		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters},
+		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
 	} {
 		if flags.Changed(name) {
 			field.of[name] = field.value

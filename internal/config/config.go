@@ -56,6 +56,7 @@ type Dev struct {
 	BuildSources string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
+	Floating    Floating
 	Provision   Provision
 	Logs        Logs
 }
@@ -69,8 +70,17 @@ type Server struct {
 	Listen string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
+	Floating    Floating
 	Provision   Provision
 	Logs        Logs
+}
+
+// Floating is about floating addresses and what reaches members through them.
+type Floating struct {
+	// Pools are the IPv4 prefixes that floating addresses come from. Empty: the site has none; dev takes a part of its nodes' network.
+	Pools []string
+	// Connections is how many tracked connections a project may have on a node; 0 takes the default.
+	Connections int
 }
 
 // Logs bound the stored output of jobs and builds, in bytes; 0 takes the default (monitor.LimitsFor).

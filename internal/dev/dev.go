@@ -61,7 +61,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	}
 	inner := net.JoinHostPort(spaces.Host.String(), port)
 	site, err := server.Open(server.Config{
-		Server: config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
+		Server: config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, Floating: floatingOf(opts, spaces), Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
 	})
 	if errors.Is(err, server.ErrStateInUse) {
 		return err // the namespaces are that server's
@@ -91,6 +91,15 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	cancel()
 	agents.Wait()
 	return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
+}
+
+// floatingOf returns where floating addresses come from: by default the part of the nodes' network that no node is in, so that the host reaches them.
+func floatingOf(opts config.Dev, spaces nodespace.Spaces) config.Floating {
+	f := opts.Floating
+	if len(f.Pools) == 0 {
+		f.Pools = []string{spaces.Floating.String()}
+	}
+	return f
 }
 
 // lookAround is how often it is looked who else forwards packets on this machine: Docker, another site, a firewall.

@@ -43,6 +43,8 @@ type Spaces struct {
 	Underlay netip.Prefix
 	// Host is the host's address in Underlay: a server listens here for agents.
 	Host netip.Addr
+	// Floating is the part of Underlay in which no node is: floating addresses come from there.
+	Floating netip.Prefix
 	// MTU of the underlay in bytes.
 	MTU int
 	// Nodes are in the order of Config.Nodes.
@@ -135,7 +137,7 @@ func Ensure(ctx context.Context, cfg Config) (Spaces, error) {
 		return Spaces{}, fmt.Errorf("the nodes' egress: %w", err)
 	}
 	failpoint.Hit("nodespace.after-egress")
-	spaces := Spaces{Underlay: under.prefix, Host: under.prefix.Addr(), MTU: underlayMTU}
+	spaces := Spaces{Underlay: under.prefix, Host: under.prefix.Addr(), Floating: under.floating(), MTU: underlayMTU}
 	spaces.Underlay = under.prefix.Masked()
 	for _, name := range cfg.Nodes {
 		if err := ctx.Err(); err != nil {

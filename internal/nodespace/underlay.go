@@ -27,8 +27,12 @@ const (
 
 	// underlayMTU is the most a veth pair and a bridge take, in bytes.
 	underlayMTU = 65535
-	// slotBits is the length of one underlay's prefix: 1,021 nodes.
+	// slotBits is the length of one underlay's prefix. Its last quarter is for floating addresses, so there is room for 766 nodes.
 	slotBits = 22
+	// floatingBits is the length of the prefix that floating addresses come from.
+	floatingBits = 25
+	// lastNode is the highest host part of a node.
+	lastNode = 3<<(32-slotBits-2) - 1
 )
 
 // benchmarks is what underlays are cut from: the addresses set aside for benchmarks of network devices (RFC 2544, appendix C.2.2),
@@ -263,10 +267,14 @@ func (u underlay) nodeAddress(number int) netip.Addr {
 	return pool.Offset(u.prefix.Masked().Addr(), uint32(number))
 }
 
+// floating is the part of the underlay that floating addresses come from.
+func (u underlay) floating() netip.Prefix {
+	return netip.PrefixFrom(u.nodeAddress(lastNode+1), floatingBits)
+}
+
 // freeNumber is the lowest host part that no node's port has.
 func (u underlay) freeNumber() (int, error) {
-	const last = 1<<(32-slotBits) - 2
-	numbers := pool.New(2, last)
+	numbers := pool.New(2, lastNode)
 	err := u.sw.Do(func() error {
 		links, err := netlink.LinkList()
 		if err != nil {

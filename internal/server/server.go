@@ -27,6 +27,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/diskspace"
 	"github.com/nearmetal/nearmetal/internal/enrollment"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/lastuse"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
@@ -57,6 +58,8 @@ type Server struct {
 	// network is where machines boot from; its interface is empty when none do.
 	network netboot.Network
 	pool    placement.Pool
+	// floating is where floating addresses come from.
+	floating floating.Pool
 }
 
 // Config is what a server needs.
@@ -96,6 +99,9 @@ func (s *Server) open() error {
 		return err
 	}
 	if s.pool, err = networkPool(s.cfg.NetworkPool); err != nil {
+		return err
+	}
+	if s.floating, err = floatingPool(s.cfg.Floating.Pools, s.pool); err != nil {
 		return err
 	}
 	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
@@ -365,7 +371,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		}),
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
-		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool,
+		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, FloatingPool: s.floating,
 		Audit: site.audit, Uses: site.uses, Traces: site.traces,
 	}
 }
@@ -375,6 +381,7 @@ func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, Offers: s.offers(site), Fabrics: site.fabrics,
+		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }
