@@ -26,6 +26,7 @@ const lanes = 4
 var ofRequests = []string{
 	"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-delete-request",
 	"state.after-security-group", "state.after-security-group-change", "state.after-security-group-delete",
+	"state.after-address", "state.after-address-change", "state.after-address-release",
 }
 
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
@@ -133,6 +134,10 @@ var acts = map[string][]string{
 	"group":       {"state.after-security-group"},
 	"rules":       {"state.after-security-group-change"},
 	"group end":   {"state.after-security-group-delete"},
+	"address":     {"state.after-address"},
+	"assign":      {"state.after-address-change", "node.after-floating"},
+	"unassign":    {"state.after-address-change", "node.after-floating-off", "node.after-connections"},
+	"release":     {"state.after-address-release"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
 	"job":         {"state.after-job", "controller.after-job"},
@@ -212,6 +217,7 @@ func (l life) live() {
 			l.t.Errorf("the time limit is %v, want 2h", limit)
 		}
 	})
+	l.float()
 	c := l.waitMembers(l.cluster, first(4, l.cluster))
 	l.checkUsable(c)
 	l.checkSound()
@@ -227,6 +233,31 @@ func (l life) live() {
 	l.waitForNodes(3)
 	l.revive(false)
 	l.wantNothingOf(c.UID, before)
+}
+
+// float gives a member a floating address and takes it away.
+func (l life) float() {
+	l.t.Helper()
+	var addresses []string
+	l.act("address", func() {
+		l.retry("address", "allocate")
+		l.eventually(time.Minute, "the addresses", func() bool {
+			all, err := l.api().Addresses(l.t.Context())
+			for i := range all { // a lost answer may have been to another allocation
+				addresses = append(addresses, all[i].Address.String())
+			}
+			return err == nil
+		})
+	})
+	l.act("assign", func() {
+		l.retry("address", "assign", addresses[0], l.cluster+"/"+l.cluster+"-1")
+		l.wantSSH("at the floating address", addresses[0]+":22")
+	})
+	l.act("unassign", func() {
+		l.retry("address", "unassign", addresses[0])
+		l.wantNoSSH("at the address that leads nowhere", addresses[0]+":22")
+	})
+	l.act("release", func() { l.retry(append([]string{"address", "release"}, addresses...)...) })
 }
 
 // waitNetwork waits until a network is as wanted, also while the server is away.
@@ -259,6 +290,7 @@ func (l life) retry(args ...string) {
 	l.t.Helper()
 	unheard := map[string]int{
 		"create": exitConflict, "delete": exitNotFound, "extend": exitConflict, "pause": exitConflict, "resume": exitConflict,
+		"allocate": exitConflict, "release": exitNotFound,
 	}[args[1]]
 	tries := 0
 	l.eventually(2*time.Minute, strings.Join(args, " "), func() bool {
