@@ -203,15 +203,34 @@ func TestAMovedAddressIsReachedAtOnce(t *testing.T) {
 	lab.client.run(t, "for i in all default up0; do echo 3600000 > /proc/sys/net/ipv4/neigh/up0/base_reachable_time_ms; done")
 	lab.float(t, 0, floatingTo(floatingOne, before.port))
 	lab.client.mustHear(t, "at the first node", floatingOne+":22", before.address()+" sees "+clientAddress)
-	was := lab.client.run(t, "ip neigh show "+floatingOne)
+	if mac := lab.nodes[0].macOf(t); !lab.client.knows(t, floatingOne, mac) {
+		t.Fatalf("the client doesn't know the address by the MAC address of the first node, %s", mac)
+	}
 	lab.float(t, 0)
 	lab.float(t, 1, floatingTo(floatingOne, after.port))
+	if mac := lab.nodes[1].macOf(t); !lab.client.knows(t, floatingOne, mac) { // before it sends anything there
+		t.Errorf("the client doesn't know the address by the MAC address of the second node, %s", mac)
+	}
 	if got := lab.client.call(floatingOne+":22", time.Second); got != after.address()+" sees "+clientAddress {
 		t.Errorf("the first call after the move: %q", got)
 	}
-	if now := lab.client.run(t, "ip neigh show "+floatingOne); now == was {
-		t.Errorf("the client still knows the address as %s", now)
+}
+
+// macOf is the MAC address of an uplink.
+func (n namespace) macOf(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(n.run(t, `ip -o link show up0 | sed 's/.*link.ether \([0-9a-f:]*\) .*/\1/'`))
+}
+
+// knows waits until a neighbour is known by a MAC address.
+func (n namespace) knows(t *testing.T, address, mac string) bool {
+	t.Helper()
+	for deadline := time.Now().Add(markerTimeout); time.Now().Before(deadline); {
+		if strings.Contains(n.run(t, "ip neigh show "+address), "lladdr "+mac) {
+			return true
+		}
 	}
+	return false
 }
 
 func TestNothingForAFloatingAddressComesToTheNodeItself(t *testing.T) {
