@@ -69,7 +69,7 @@ var routeGuards = []Mutant{
 		Guard:   "a clean member waits for its network, unless another member is routed to it",
 		File:    "internal/agent/members.go",
 		Find:    "n.Index == network.Index || fabric.Connected(n, network)",
-		Replace: "n.Index == network.Index || n.Routed",
+		Replace: "n.Index == network.Index || fabric.Router(n) != \"\"",
 		Test:    "./internal/agent TestANetworkThatMembersAreRoutedToStaysAndKeepsNobodyFromBeingClean",
 	},
 }
