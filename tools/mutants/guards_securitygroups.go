@@ -82,7 +82,7 @@ var securityGroupGuards = []Mutant{
 	{
 		Guard:   "agents have the security groups of their networks",
 		File:    "internal/agentstream/share.go",
-		Find:    "\t\twhole.Networks[i].Groups = groups[whole.Networks[i].Index]\n",
+		Find:    "\t\tnetworks[i].Groups = groups[networks[i].Index]\n",
 		Replace: "",
 		Test:    "./internal/agentstream TestSecurityGroupsArriveInTheirNetworks",
 	},
