@@ -155,9 +155,9 @@ func TestATraceThatMakesNoSenseIsRefused(t *testing.T) {
 		request client.TraceRequest
 		code    string
 	}{
-		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/a-0", Protocol: "icmp"}, "invalid_parameter"},
-		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "tcp"}, "invalid_parameter"},
-		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "icmp", Port: 256}, "invalid_parameter"},
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/a-0", Protocol: "icmp"}, "invalid_request"},
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "tcp"}, "invalid_request"},
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "icmp", Port: 256}, "invalid_request"},
 		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "sctp", Port: 1}, "invalid_parameter"},
 		{"c1", client.TraceRequest{From: "c1/nobody", To: "c1/b-0", Protocol: "icmp"}, "member_not_found"},
 		{"c1", client.TraceRequest{From: "a-0", To: "c1/b-0", Protocol: "icmp"}, "member_not_found"},

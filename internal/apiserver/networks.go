@@ -43,7 +43,7 @@ func (s *Server) registerNetworks() {
 	operation(s, "GET /v1/networks/{name}/trace", AccessRead, "trace-packet", "Trace a packet on a network",
 		"Follows the first packet of a connection from a port to another port or to an address, hop by hop, and names the rule of a security group "+
 			"that lets it pass or stops it; then the answer to it. Evaluates what nodes should have in force, and sends nothing.",
-		http.StatusOK, s.traceNetwork, codeParameter, codeNoNetwork, codeNoMember, codeNetworkUnchecked)
+		http.StatusOK, s.traceNetwork, codeParameter, codeInvalidRequest, codeNoNetwork, codeNoMember, codeNetworkUnchecked)
 	operation(s, "DELETE /v1/networks/{name}", AccessChange, "delete-network", "Delete a network of a project",
 		"Marks the network as to be deleted and returns at once; it is gone once the last of its ports is confirmed clean. Refused while a cluster names it. "+
 			"Repeating the request is not an error.",

@@ -53,7 +53,7 @@ func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.Ne
 	address, notAddress := netip.ParseAddr(in.To)
 	switch {
 	case err == nil && to.Port.ID == from.Port.ID:
-		return nil, failFields(codeParameter, api.FieldProblem{Location: "query.to", Value: in.To, Message: "is the port that the packet comes from; name another"})
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "query.to", Value: in.To, Message: "is the port that the packet comes from; name another"})
 	case err == nil:
 		out.To, path = to.Member, packettrace.Follow(from, to, packet)
 	case notAddress == nil && address.Is4():
@@ -80,7 +80,7 @@ func tracedPacket(in *traceInput) (packettrace.Packet, error) {
 		packet.Port = echoRequest
 	}
 	if problem != "" {
-		return packet, failFields(codeParameter, api.FieldProblem{Location: "query.port", Value: fmt.Sprint(in.Port), Message: problem})
+		return packet, failFields(codeInvalidRequest, api.FieldProblem{Location: "query.port", Value: fmt.Sprint(in.Port), Message: problem})
 	}
 	return packet, nil
 }
