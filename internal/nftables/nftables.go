@@ -43,8 +43,8 @@ func Check(ctx context.Context, script string) error {
 	return err
 }
 
-// List returns the whole ruleset, with numbers for services.
-func List(ctx context.Context) (string, error) { return Run(ctx, "", "-y", "list", "ruleset") }
+// List returns the whole ruleset, with numbers for priorities and protocols: a machine without /etc/protocols has no names for them.
+func List(ctx context.Context) (string, error) { return Run(ctx, "", "-y", "-p", "list", "ruleset") }
 
 // Generation returns the number of the namespace's present ruleset, which every transaction increments. It costs one netlink message,
 // where nft costs milliseconds.

@@ -5,14 +5,14 @@ var multicastGuards = []Mutant{
 	{
 		Guard:   "a member asks no one for groups",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tip protocol igmp igmp type membership-query drop\n",
+		Find:    "\t\tip protocol 2 igmp type membership-query drop\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestAMemberCannotPassForAMulticastRouter",
 	},
 	{
 		Guard:   "a member is no multicast router",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tip protocol pim drop\n",
+		Find:    "\t\tip protocol 103 drop\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestAMemberCannotPassForAMulticastRouter",
 	},
@@ -33,7 +33,7 @@ var multicastGuards = []Mutant{
 	{
 		Guard:   "bridges' questions reach ports with security groups",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tip protocol igmp igmp type membership-query accept\n",
+		Find:    "\t\tip protocol 2 igmp type membership-query accept\n",
 		Replace: "",
 		Test:    "./internal/fabric/node TestAPortWithSecurityGroupsHearsTheQuestionsOfItsBridge",
 	},

@@ -211,7 +211,7 @@ func addFloating(networks []fabric.Network, seen Observed, inet map[string][]str
 		inet["floated"] = append(inet["floated"], fmt.Sprintf("%s . %s", p.Address, p.member))
 		inet["announced"] = append(inet["announced"], fmt.Sprintf("%q . %s", p.link, p.Address))
 		for _, w := range p.Forwards {
-			inet["forwards"] = append(inet["forwards"], fmt.Sprintf("%s . %s . %d : %s . %d", p.Address, w.Protocol, w.Port, p.member, w.MemberPort))
+			inet["forwards"] = append(inet["forwards"], fmt.Sprintf("%s . %d . %d : %s . %d", p.Address, protocolNumber(w.Protocol), w.Port, p.member, w.MemberPort))
 		}
 		if len(p.Forwards) == 0 {
 			inet["floating_in"] = append(inet["floating_in"], fmt.Sprintf("%s : %s", p.Address, p.member))
@@ -352,4 +352,13 @@ func withLeaving(rules Ruleset, leaving []netip.Addr) Ruleset {
 		next[name] = table
 	}
 	return next
+}
+
+// protocolNumber returns a protocol's number (RFC 5237) as nft prints it: a machine without /etc/protocols has no names.
+func protocolNumber(name string) int {
+	const tcp, udp = 6, 17
+	if name == "tcp" {
+		return tcp
+	}
+	return udp
 }

@@ -10,7 +10,7 @@ import (
 // ownTable matches the names of this product's tables, also those earlier versions made for each network.
 var ownTable = regexp.MustCompile(`^table (\w+ nm\d*) \{$`)
 
-// ParseListing reads this product's tables out of what `nft -y list ruleset` prints, or out of a script of ours.
+// ParseListing reads this product's tables out of what `nft -y -p list ruleset` prints, or out of a script of ours.
 func ParseListing(listing string) Ruleset {
 	rules := Ruleset{}
 	p := tableParser{}
@@ -31,12 +31,12 @@ func ParseListing(listing string) Ruleset {
 	return rules
 }
 
-// OthersBridge reports whether others have rules for bridged frames in what `nft -y list ruleset` prints.
+// OthersBridge reports whether others have rules for bridged frames in what `nft -y -p list ruleset` prints.
 func OthersBridge(listing string) bool {
 	return othersHook(listing, regexp.MustCompile(`^table bridge `), regexp.MustCompile(`\bhook `))
 }
 
-// OthersUnderlay reports whether others have rules for IPv4 packets to or from this node in what `nft -y list ruleset` prints.
+// OthersUnderlay reports whether others have rules for IPv4 packets to or from this node in what `nft -y -p list ruleset` prints.
 func OthersUnderlay(listing string) bool {
 	return othersHook(listing, regexp.MustCompile(`^table (ip|inet|netdev) `), regexp.MustCompile(`\bhook (prerouting|input|output|postrouting|ingress|egress)\b`))
 }

@@ -15,7 +15,7 @@ import (
 // is in sets, so that a packet's cost does not grow with the number of networks, and so that a new network only adds
 // elements: adding takes about a millisecond, whereas anything that deletes waits for an RCU grace period.
 //
-// The text is written as `nft -y list ruleset` prints it, and is compared with that.
+// The text is written as `nft -y -p list ruleset` prints it, and is compared with that.
 const (
 	bridgeTable = "bridge nm"
 	// InetTable is the table of the node's own stack.
@@ -75,8 +75,8 @@ const bridgeRules = `table bridge nm {
 		drop
 	}
 	chain group {
-		ip protocol igmp igmp type membership-query drop
-		ip protocol pim drop
+		ip protocol 2 igmp type membership-query drop
+		ip protocol 103 drop
 	}
 	chain dhcp {
 		udp sport 67 drop
@@ -110,7 +110,7 @@ const bridgeRules = `table bridge nm {
 	chain output {
 		type filter hook output priority -250; policy accept;
 		oifname "nmvx*" goto routed
-		ip protocol igmp igmp type membership-query accept
+		ip protocol 2 igmp type membership-query accept
 		oifname vmap @guards_in
 	}
 	chain routed {
