@@ -173,15 +173,22 @@ func TestAFloatingAddressLeadsToItsMemberAndIsTheMembersAddressOutside(t *testin
 }
 
 func TestMembersReachFloatingAddressesFromEverywhere(t *testing.T) {
-	lab := newFloatingLab(t)
-	here, beside, elsewhere := lab.members[0], lab.members[1], lab.members[2]
-	lab.float(t, 0, floatingTo(floatingOne, here.port))
-	beside.mustHear(t, "a member on the same node", floatingOne+":22", here.address()+" sees "+lab.network.Gateway.String())
-	elsewhere.mustHear(t, "a member on another node", floatingOne+":22", here.address()+" sees 192.0.2.11")
-	here.mustHear(t, "the member itself", floatingOne+":22", here.address()+" sees "+floatingOne)
-	lab.float(t, 1, floatingTo(floatingTwo, elsewhere.port))
-	elsewhere.mustHear(t, "a member with a floating address on another node", floatingOne+":22", here.address()+" sees "+floatingTwo)
-	here.mustHear(t, "the way back", floatingTwo+":22", elsewhere.address()+" sees "+floatingOne)
+	for _, routed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("routed %v", routed), func(t *testing.T) {
+			lab := newFloatingLab(t)
+			for i := range lab.networks {
+				lab.networks[i].Routed, lab.networks[i].Pool = routed, netip.MustParsePrefix("10.64.0.0/10")
+			}
+			here, beside, elsewhere := lab.members[0], lab.members[1], lab.members[2]
+			lab.float(t, 0, floatingTo(floatingOne, here.port))
+			beside.mustHear(t, "a member on the same node", floatingOne+":22", here.address()+" sees "+lab.network.Gateway.String())
+			elsewhere.mustHear(t, "a member on another node", floatingOne+":22", here.address()+" sees 192.0.2.11")
+			here.mustHear(t, "the member itself", floatingOne+":22", here.address()+" sees "+floatingOne)
+			lab.float(t, 1, floatingTo(floatingTwo, elsewhere.port))
+			elsewhere.mustHear(t, "a member with a floating address on another node", floatingOne+":22", here.address()+" sees "+floatingTwo)
+			here.mustHear(t, "the way back", floatingTwo+":22", elsewhere.address()+" sees "+floatingOne)
+		})
+	}
 }
 
 func TestOnlyForwardedPortsLeadToAMember(t *testing.T) {

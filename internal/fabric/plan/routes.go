@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -183,12 +184,21 @@ func addRouteElements(cfg Config, networks []fabric.Network, bridge, inet map[st
 			inet["members"] = append(inet["members"], m.Address.String())
 		}
 		if n.Routed {
-			inet["subnets"] = append(inet["subnets"], n.Prefix.String())
+			// Without the gateway: for members of other networks, the node itself calls floating addresses from there.
+			inet["subnets"] = append(inet["subnets"], fmt.Sprintf("%s-%s", n.Gateway.Next(), last(n.Prefix)))
 		}
 		if n.Routed && len(n.Remotes) > 0 {
 			bridge["routers"] = append(bridge["routers"], fmt.Sprintf("%q : %s", TunnelName(n.Index), fabric.RouterMAC(cfg.Underlay)))
 		}
 	}
+}
+
+// last returns the last address of an IPv4 prefix.
+func last(p netip.Prefix) netip.Addr {
+	first := p.Masked().Addr().As4()
+	number := binary.BigEndian.Uint32(first[:]) | uint32(1<<(32-p.Bits())-1)
+	binary.BigEndian.PutUint32(first[:], number)
+	return netip.AddrFrom4(first)
 }
 
 // AddNeighbour makes the node's stack know a member of a routed network.
