@@ -138,9 +138,18 @@ type node struct {
 	wrap func(driver.Driver) driver.Driver
 }
 
+// node is a machine that is registered: a cluster that is too large for the nodes that are is refused for good.
 func (s *site) node(name string, cores int) *node {
+	s.t.Helper()
 	n := s.newNode(name)
 	n.start(cores)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	defer cancel()
+	for view := s.cache.View(); view.Node(name) == nil; view = s.cache.View() {
+		if _, err := s.cache.Wait(ctx, view.Revision); err != nil {
+			s.t.Fatalf("node %s is not registered: %v", name, err)
+		}
+	}
 	return n
 }
 
