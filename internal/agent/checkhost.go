@@ -46,17 +46,21 @@ func (Host) Check(ctx context.Context) ([]hostcheck.Finding, error) {
 		return nil, err
 	}
 	defer func() { _ = machines.Close() }()
-	rates := ""
-	if why := fabricnode.CanShape(); why != nil {
-		rates = why.Error()
-	}
 	word := hostcheck.Word{
-		Rates:   rates,
+		Groups:  reason(fabricnode.CanGuard(ctx)),
+		Rates:   reason(fabricnode.CanShape()),
 		Stacks:  []api.StackCheck{containers.Check(ctx), machines.Check(ctx)},
 		Local:   environment.NewLocal().Inspect(ctx).Problems,
 		Builder: build.New(build.Config{}).Check(ctx),
 	}
 	return hostcheck.Check(hostcheck.Look(ctx, thisHost()), word), nil
+}
+
+func reason(why error) string {
+	if why == nil {
+		return ""
+	}
+	return why.Error()
 }
 
 // Plan returns what prepares this host.

@@ -48,6 +48,8 @@ type Word struct {
 	// Local are the problems of the environment that is the host's own system.
 	Local   []string
 	Builder api.BuilderCheck
+	// Groups is why the kernel can't enforce security groups, "" if it can.
+	Groups string
 	// Rates is why the kernel can't hold ports to rates and mark their packets, "" if it can.
 	Rates string
 }
@@ -93,7 +95,7 @@ func Check(f Facts, w Word) []Finding {
 		}
 	}
 	all = append(all, networks(f)...)
-	all = append(all, rates(w))
+	all = append(all, groups(w), rates(w))
 	if w.Builder.OK {
 		return append(all, Finding{Area: Builder, Name: "programs", Status: OK, Detail: "environments can be built here"})
 	}
@@ -150,6 +152,16 @@ func rates(w Word) Finding {
 	return Finding{
 		Area: Network, Name: "rates and DSCP", Status: Warning, Detail: "ports can't have them: " + w.Rates,
 		Fix: "modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred",
+	}
+}
+
+func groups(w Word) Finding {
+	if w.Groups == "" {
+		return Finding{Area: Network, Name: "security groups", Status: OK, Detail: "ports can have them"}
+	}
+	return Finding{
+		Area: Network, Name: "security groups", Status: Warning, Detail: "ports can't have them: " + w.Groups,
+		Fix: "use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later",
 	}
 }
 

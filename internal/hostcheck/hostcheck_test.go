@@ -266,7 +266,7 @@ func TestFindingsNameWhatFixesThem(t *testing.T) {
 	word := Word{
 		Stacks: []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"no runtime; run: apt-get install crun"}}, {Stack: api.StackVM, OK: true}},
 		Local:  []string{"/usr/sbin/sshd is missing; run: apt-get install openssh-server"}, Builder: api.BuilderCheck{Problems: []string{"x is missing; run: y"}},
-		Rates: "no ifb",
+		Rates: "no ifb", Groups: "no nf_tables",
 	}
 	var got []string
 	for _, f := range Check(f, word) {
@@ -281,7 +281,7 @@ func TestFindingsNameWhatFixesThem(t *testing.T) {
 		"warning vm nesting | echo options kvm_intel nested=1 >/etc/modprobe.d/nearmetal.conf, then reboot",
 		"warning vm IOMMU | enable VT-d or AMD-Vi in the firmware, boot with intel_iommu=on", "warning vm huge pages | nearmetal node prepare --huge-pages SIZE",
 		"missing network nftables | apt-get install nftables", "ok network module bridge | ", "ok network module veth | ", "ok network module vxlan | ",
-		"ok network module nf_tables | ", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning builder programs | y",
+		"ok network module nf_tables | ", "warning network security groups | use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning builder programs | y",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/nftables"
 )
@@ -22,6 +23,9 @@ type guards struct {
 	// why is the last refusal.
 	why error
 }
+
+// CanGuard reports why the kernel can't enforce security groups, nil if it can. It changes nothing.
+func CanGuard(ctx context.Context) error { return nftables.Check(ctx, plan.GuardProbe()) }
 
 // can reports whether the kernel can enforce the security groups of networks. Without any, it is not asked.
 func (g *guards) can(ctx context.Context, node netns.Handle, log *slog.Logger, networks []fabric.Network) bool {
