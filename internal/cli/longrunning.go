@@ -53,6 +53,11 @@ func poolFlag(cmd *cobra.Command, pool *string) {
 	cmd.Flags().StringVar(pool, "network-pool", "", "IPv4 prefix of /19 or shorter that clusters' networks are cut from; clusters that exist keep theirs (default 10.64.0.0/10)")
 }
 
+// egressFlag adds --egress-open.
+func egressFlag(cmd *cobra.Command, open *[]string) {
+	cmd.Flags().StringArrayVar(open, "egress-open", nil, "private IPv4 prefix that members with egress reach, such as 10.20.0.0/16; may be repeated (default: none)")
+}
+
 // floatingFlags adds the flags of floating addresses; pools says where they come from by default.
 func floatingFlags(cmd *cobra.Command, f *config.Floating, pools string) {
 	cmd.Flags().StringArrayVar(&f.Pools, "floating-pool", nil, "IPv4 prefix that floating addresses come from; may be repeated (default: "+pools+")")
@@ -149,6 +154,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	poolFlag(cmd, &opts.NetworkPool)
+	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
@@ -176,6 +182,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	poolFlag(cmd, &opts.NetworkPool)
+	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)

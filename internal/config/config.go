@@ -57,8 +57,10 @@ type Dev struct {
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
 	Floating    Floating
-	Provision   Provision
-	Logs        Logs
+	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
+	EgressOpen []string
+	Provision  Provision
+	Logs       Logs
 }
 
 // Server are the options of `nearmetal server`.
@@ -71,8 +73,10 @@ type Server struct {
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
 	Floating    Floating
-	Provision   Provision
-	Logs        Logs
+	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
+	EgressOpen []string
+	Provision  Provision
+	Logs       Logs
 }
 
 // Floating is about floating addresses and what reaches members through them.

@@ -74,9 +74,9 @@ type nodeNetwork struct {
 	groups *agentstream.Share
 }
 
-func newCarried(pool []netip.Prefix, connections int) carried {
+func newCarried(out outward) carried {
 	return carried{
-		out:  outward{pool: pool, connections: connections},
+		out:  out,
 		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
 		rules: map[string][]string{}, routers: map[string]*router{}, routerOf: map[string]string{},
 	}

@@ -59,7 +59,7 @@ func merge(t *testing.T, n *carried) []string {
 }
 
 func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
-	n := newCarried(nil, 0)
+	n := newCarried(outward{})
 	a := labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"})
 	n.set("ua", nil, a)
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}, labEnd{"n3", 3, "b-1"}))
@@ -94,7 +94,7 @@ func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
 }
 
 func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
-	n := newCarried(nil, 0)
+	n := newCarried(outward{})
 	n.set("ua", nil, labEnds(false, labEnd{"n1", 1, "a-0"}))
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
 	merge(t, &n)
@@ -117,7 +117,7 @@ func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
 }
 
 func TestALostMemberIsNotReachedOnANodeThatAnotherClusterKeepsAPeer(t *testing.T) {
-	n := newCarried(nil, 0)
+	n := newCarried(outward{})
 	n.set("ua", nil, labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"}))
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
 	merge(t, &n)

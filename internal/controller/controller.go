@@ -67,7 +67,9 @@ type Config struct {
 	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
 	FloatingPool []netip.Prefix
 	Connections  int
-	Deadlines    lifecycle.Deadlines
+	// Open are the private ranges that members with egress reach.
+	Open      []netip.Prefix
+	Deadlines lifecycle.Deadlines
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning

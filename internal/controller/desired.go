@@ -75,7 +75,7 @@ func newDesiredStates(cfg Config) *desiredStates {
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
-		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(cfg.FloatingPool, cfg.Connections), jobs: map[string][]agentstream.Job{},
+		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(outward{pool: cfg.FloatingPool, open: cfg.Open, connections: cfg.Connections}), jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
 }

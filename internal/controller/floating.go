@@ -15,6 +15,8 @@ type outward struct {
 	// pool is where floating addresses come from, and connections the most tracked connections of a project on a node; 0 is the default.
 	pool        []netip.Prefix
 	connections int
+	// open are the private ranges that the operator opened.
+	open []netip.Prefix
 	// addresses are the floating addresses by the UIDs of the clusters that they lead to.
 	addresses map[string][]*api.FloatingAddress
 }
@@ -95,7 +97,7 @@ func (n *carried) addOutward(network *fabric.Network, cluster string, e end) {
 	if !network.Egress {
 		return
 	}
-	network.FloatingPool, network.Connections = n.out.pool, n.out.connections
+	network.FloatingPool, network.Open, network.Connections = n.out.pool, n.out.open, n.out.connections
 	for _, a := range n.out.addresses[cluster] {
 		i := slices.IndexFunc(e.carriers, func(c carrier) bool { return c.member == a.Target.Member })
 		if i >= 0 {

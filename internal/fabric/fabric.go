@@ -31,6 +31,8 @@ type Network struct {
 	// where it lies in a protected network.
 	Floating     []Floating     `json:"floating,omitempty"`
 	FloatingPool []netip.Prefix `json:"floating_pool,omitempty"`
+	// Open are the private ranges that members of a network with egress reach, as far as they are not the site's own. All others are closed.
+	Open []netip.Prefix `json:"open,omitempty"`
 	// Connections is how many tracked connections the network's project may have on this node; 0 means DefaultConnections.
 	Connections int `json:"connections,omitempty"`
 }

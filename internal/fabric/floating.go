@@ -42,6 +42,11 @@ func validateFloating(n Network, taken map[netip.Addr]int) error {
 			return fmt.Errorf("network %d: floating pool %v is not an IPv4 prefix without host bits", n.Index, p)
 		}
 	}
+	for _, p := range n.Open {
+		if !p.Addr().Is4() || p != p.Masked() {
+			return fmt.Errorf("network %d: open range %v is not an IPv4 prefix without host bits", n.Index, p)
+		}
+	}
 	whole := map[string]netip.Addr{}
 	for _, f := range n.Floating {
 		if other, ok := taken[f.Address]; ok || !f.Address.Is4() {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -60,6 +61,8 @@ type Server struct {
 	pool    placement.Pool
 	// floating is where floating addresses come from.
 	floating floating.Pool
+	// open are the private ranges that members with egress reach.
+	opened []netip.Prefix
 }
 
 // Config is what a server needs.
@@ -116,6 +119,10 @@ func (s *Server) open() error {
 		if extra {
 			addresses = append(addresses, address)
 		}
+	}
+	own := []ownNetwork{{"the network pool", s.pool.Prefix()}, {"the provisioning network", s.network.Address}}
+	if s.opened, err = openRanges(s.cfg.EgressOpen, own); err != nil {
+		return err
 	}
 	var hosts []string
 	for _, address := range addresses {
@@ -381,7 +388,7 @@ func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, Offers: s.offers(site), Fabrics: site.fabrics,
-		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections,
+		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }

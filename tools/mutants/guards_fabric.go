@@ -110,15 +110,36 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "egress does not lead to protected networks",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "iifname @egress ip daddr != @protected accept",
-		Replace: "iifname @egress accept",
+		Find:    `oifname != "nmbr*" ip daddr != @protected jump outward`,
+		Replace: "jump outward",
 		Test:    "./internal/fabric/node TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks",
+	},
+	{
+		Guard:   "egress does not lead to private ranges",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "		ip daddr != @private accept",
+		Replace: "		accept",
+		Test:    "./internal/fabric/node TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen",
+	},
+	{
+		Guard:   "the site's own addresses stay closed in an open range",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    `oifname != "nmbr*" ip daddr != @protected jump outward`,
+		Replace: "jump outward",
+		Test:    "./internal/fabric/node TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen",
+	},
+	{
+		Guard:   "an open range does not overlap the site's own networks",
+		File:    "internal/server/egress.go",
+		Find:    "n.prefix.IsValid() && n.prefix.Overlaps(p)",
+		Replace: "false",
+		Test:    "./internal/server TestRangesAreOpenedBesideTheSitesOwnNetworks",
 	},
 	{
 		Guard:   "what egress does not permit is dropped",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "established,related accept\n\t\tiifname \"nmbr*\" drop\n",
-		Replace: "established,related accept\n",
+		Find:    "\t\tiifname @egress oifname != \"nmbr*\" reject with icmpx admin-prohibited\n\t\tiifname \"nmbr*\" drop\n",
+		Replace: "",
 		Test:    "./internal/fabric/node TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks",
 	},
 	{
@@ -145,8 +166,8 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "egress does not lead to other networks",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tprotected = append(protected, n.Prefix)\n",
-		Replace: "",
+		Find:    "protected, open = append(protected, n.Prefix), append(open, n.Open...)",
+		Replace: "open = append(open, n.Open...)",
 		Test:    "./internal/fabric/node TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks",
 	},
 	{

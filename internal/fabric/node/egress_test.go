@@ -102,6 +102,34 @@ func TestEgressDoesNotLeadToTheNodeTheUnderlayOrOtherNetworks(t *testing.T) {
 	mustNotReach(t, from, "the gateway of another network", lab.networks[1].Gateway.String())
 }
 
+// TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen has a machine outside with addresses of private ranges: nobody's world, but perhaps a site's
+// storage or the metadata service of a cloud.
+func TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen(t *testing.T) {
+	lab := newEgressLab(t)
+	from := lab.members[0].namespace
+	private := []string{"10.20.0.5", "10.20.0.6", "100.64.0.9", "172.16.3.4", "192.168.7.9", "198.19.0.1"}
+	for _, a := range private {
+		lab.outside.run(t, "ip address add "+a+"/32 dev lo")
+		mustNotReach(t, from, "a private address", a)
+	}
+	if got := from.call("10.20.0.5:22", markerTimeout); !strings.Contains(got, "no route to host") { // EHOSTUNREACH, of administratively prohibited
+		t.Errorf("a connection to a private address ends with %q, want it refused at once", got)
+	}
+	for i := range lab.networks {
+		lab.networks[i].Open = []netip.Prefix{netip.MustParsePrefix("10.20.0.5/32"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("192.0.2.0/24")}
+	}
+	apply(t, lab.node.fabric, lab.networks...)
+	for i, open := range []bool{true, false, false, false, true, false} {
+		if open {
+			mustReach(t, from, "a private address that is open", private[i])
+		} else {
+			mustNotReach(t, from, "a private address", private[i])
+		}
+	}
+	mustNotReach(t, from, "the underlay in an open range", "192.0.2.3")
+	mustReach(t, from, "the outside", internet)
+}
+
 // tell sends a datagram.
 func (n namespace) tell(t *testing.T, address, text string) {
 	t.Helper()

@@ -147,7 +147,8 @@ const inetRules = `table inet nm {
 
 // inetEgressRules are inetRules with a way out for the networks in "egress". Pairs in "same" are bridged packets, which pass here
 // when br_netfilter is loaded. Links in "switched" had forwarding off before it was switched on for egress: nobody outside may
-// profit from that, and it is switched off again with the last network that needs it; see package wayout. Of what the node itself
+// profit from that, and it is switched off again with the last network that needs it; see package wayout. The site's own
+// addresses are in "protected". Of what the node itself
 // sends, members get only what path MTU discovery (RFC 1191) and traceroute need.
 const inetEgressRules = `table inet nm {
 	set remotes {
@@ -163,6 +164,14 @@ const inetEgressRules = `table inet nm {
 		type ifname
 	}
 	set protected {
+		type ipv4_addr
+		flags interval
+	}
+	set private {
+		type ipv4_addr
+		flags interval
+	}
+	set open {
 		type ipv4_addr
 		flags interval
 	}
@@ -189,10 +198,15 @@ const inetEgressRules = `table inet nm {
 		iifname . oifname @routes goto between
 		iifname @switched oifname != "nmbr*" oifname != "nmu*" goto unasked
 		iifname @egress oifname != "nmbr*" ip daddr @floating_pool accept
-		iifname @egress ip daddr != @protected accept
+		iifname @egress oifname != "nmbr*" ip daddr != @protected jump outward
 		oifname @egress ct state established,related accept
+		iifname @egress oifname != "nmbr*" reject with icmpx admin-prohibited
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
+	}
+	chain outward {
+		ip daddr @open accept
+		ip daddr != @private accept
 	}
 ` + wayout.Unasked + routedChain + floatingChains + `	chain output {
 		type filter hook output priority -10; policy accept;
@@ -212,6 +226,13 @@ var alwaysProtected = []netip.Prefix{
 	netip.MustParsePrefix("10.64.0.0/10"),
 	netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("169.254.0.0/16"),
+}
+
+// privateRanges don't lead to the world, so members reach them only where the operator opens them: the special-purpose addresses that are not
+// globally reachable (RFC 6890), without those for documentation, which lead nowhere.
+var privateRanges = []string{
+	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
+	"198.18.0.0/15", "224.0.0.0/3",
 }
 
 // Table is one nftables table: its text without set elements (as skeleton writes it), and the elements by set or map, sorted. Sets that
@@ -298,18 +319,22 @@ func macNumber(mac string) string {
 // addEgressElements adds what egress as a whole needs.
 func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, inet map[string][]string) {
 	inet["egress"], inet["switched"] = nil, nil
-	protected := slices.Concat(alwaysProtected, cfg.Protected)
+	inet["private"], inet["open"] = slices.Clone(privateRanges), nil
+	protected, open := slices.Concat(alwaysProtected, cfg.Protected), []netip.Prefix{}
 	if seen.Underlay.IsValid() {
 		protected = append(protected, seen.Underlay)
 	}
 	for _, n := range networks {
-		protected = append(protected, n.Prefix)
+		protected, open = append(protected, n.Prefix), append(open, n.Open...)
 		if n.Egress {
 			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", BridgeName(n.Index)))
 		}
 	}
 	for _, prefix := range outermost(protected) {
 		inet["protected"] = append(inet["protected"], prefix.String())
+	}
+	for _, prefix := range outermost(open) {
+		inet["open"] = append(inet["open"], elementOf(prefix))
 	}
 	for _, link := range desiredSwitched(networks, seen) {
 		inet["switched"] = append(inet["switched"], fmt.Sprintf("%q", link))
