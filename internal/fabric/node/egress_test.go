@@ -116,7 +116,7 @@ func TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen(t *testing.T) {
 		t.Errorf("a connection to a private address ends with %q, want it refused at once", got)
 	}
 	for i := range lab.networks {
-		lab.networks[i].Open = []netip.Prefix{netip.MustParsePrefix("10.20.0.5/32"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("192.0.2.0/24")}
+		lab.networks[i].Open = []netip.Prefix{netip.MustParsePrefix("10.20.0.5/32"), netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("172.30.0.0/20")}
 	}
 	apply(t, lab.node.fabric, lab.networks...)
 	for i, open := range []bool{true, false, false, false, true, false} {
@@ -127,6 +127,7 @@ func TestEgressLeadsToPrivateRangesOnlyWhereTheyAreOpen(t *testing.T) {
 		}
 	}
 	mustNotReach(t, from, "the underlay in an open range", "192.0.2.3")
+	mustNotReach(t, from, "a member of another network in an open range", lab.members[1].address())
 	mustReach(t, from, "the outside", internet)
 }
 

@@ -325,7 +325,7 @@ func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, ine
 		protected = append(protected, seen.Underlay)
 	}
 	for _, n := range networks {
-		protected, open = append(protected, n.Prefix), append(open, n.Open...)
+		open = append(open, n.Open...)
 		if n.Egress {
 			inet["egress"] = append(inet["egress"], fmt.Sprintf("%q", BridgeName(n.Index)))
 		}
