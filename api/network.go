@@ -25,9 +25,11 @@ type NetworkIntent struct {
 	// Egress lets members open connections to the outside (NAT).
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project.
-	Routed            bool       `json:"routed,omitempty"`
-	CreatedAt         time.Time  `json:"created_at"`
-	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
+	Routed bool `json:"routed,omitempty"`
+	// Records are names of the project's own, by name.
+	Records           []NetworkRecord `json:"records,omitempty"`
+	CreatedAt         time.Time       `json:"created_at"`
+	DeleteRequestedAt *time.Time      `json:"delete_requested_at,omitempty"`
 }
 
 // Network is a tenant network; stored, immutable; only the leader writes it. It lives until the last of its ports was proved clean, a
@@ -164,6 +166,8 @@ const (
 type NetworkStatus struct {
 	Network
 	Phase NetworkPhase `json:"phase"`
+	// Records are names of the project's own, by name.
+	Records []NetworkRecord `json:"records,omitempty"`
 	// Ports are its ports, those that are still being cleaned included. Of clusters that the token may not see, there are none.
 	Ports []NetworkPort `json:"ports"`
 }

@@ -197,6 +197,11 @@ func (c *Client) SecurityGroup(ctx context.Context, name string) (api.SecurityGr
 	return answer[api.SecurityGroupStatus](ctx, c, http.MethodGet, securityGroup(name), nil)
 }
 
+// ChangeNetworkRecords changes the records of a project's network.
+func (c *Client) ChangeNetworkRecords(ctx context.Context, name string, change api.NetworkRecords) (api.NetworkStatus, error) {
+	return answer[api.NetworkStatus](ctx, c, http.MethodPost, networkPath(name)+"/records", change)
+}
+
 // ChangeSecurityGroupRules changes the rules of a security group.
 func (c *Client) ChangeSecurityGroupRules(ctx context.Context, name string, change api.SecurityGroupRules) (api.SecurityGroupStatus, error) {
 	return answer[api.SecurityGroupStatus](ctx, c, http.MethodPost, securityGroup(name)+"/rules", change)

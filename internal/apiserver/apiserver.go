@@ -54,6 +54,7 @@ type Writer interface {
 	DeleteShape(ctx context.Context, name string) (int64, error)
 	CreateNetwork(ctx context.Context, in api.NetworkIntent) (int64, error)
 	RequestNetworkDelete(ctx context.Context, name string, at time.Time) (int64, error)
+	ChangeNetworkRecords(ctx context.Context, name string, change func([]api.NetworkRecord) ([]api.NetworkRecord, error)) (api.NetworkIntent, int64, error)
 	CreateSecurityGroup(ctx context.Context, g api.SecurityGroup) (int64, error)
 	ChangeSecurityGroup(ctx context.Context, name string, at time.Time, change func(rules []string) ([]string, error)) (api.SecurityGroup, int64, error)
 	DeleteSecurityGroup(ctx context.Context, name string) (int64, error)

@@ -44,6 +44,10 @@ func (s *Server) registerNetworks() {
 		"Follows the first packet of a connection from a port to another port or to an address, hop by hop, and names the rule of a security group "+
 			"that lets it pass or stops it; then the answer to it. Evaluates what nodes should have in force, and sends nothing.",
 		http.StatusOK, s.traceNetwork, codeParameter, codeInvalidRequest, codeNoNetwork, codeNoMember, codeNetworkUnchecked)
+	operation(s, "POST /v1/networks/{name}/records", AccessChange, "change-network-records", "Change the records of a project's network",
+		"`set` adds records, and replaces those of the same names; `remove` removes records. Members of clusters on the network find them by DNS and in "+
+			"/etc/hosts, running members at once. Names of members and clusters win.",
+		http.StatusOK, s.changeNetworkRecords, bodyCodes(codeInvalidRequest, codeNoNetwork)...)
 	operation(s, "DELETE /v1/networks/{name}", AccessChange, "delete-network", "Delete a network of a project",
 		"Marks the network as to be deleted and returns at once; it is gone once the last of its ports is confirmed clean. Refused while a cluster names it. "+
 			"Repeating the request is not an error.",
@@ -172,7 +176,7 @@ func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIn
 	if in.DeleteRequestedAt != nil {
 		out.Phase = api.NetworkDeleting
 	}
-	out.Name, out.Project = api.ProjectNetwork(own), projectOr(in.Project)
+	out.Name, out.Project, out.Records = api.ProjectNetwork(own), projectOr(in.Project), in.Records
 	var on []*state.Cluster
 	for _, c := range view.ClustersOnNetwork(in.UID) {
 		if seesCluster(p, c.Name()) {

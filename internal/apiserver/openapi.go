@@ -291,6 +291,7 @@ func requests() map[string]reflect.Type {
 		"certify-key":                 reflect.TypeFor[api.CertificateRequest](),
 		"drain-node":                  reflect.TypeFor[api.DrainRequest](),
 		"create-network":              reflect.TypeFor[api.NetworkRequest](),
+		"change-network-records":      reflect.TypeFor[api.NetworkRecords](),
 		"allocate-address":            reflect.TypeFor[api.AddressRequest](),
 		"assign-address":              reflect.TypeFor[api.AddressAssignment](),
 		"create-security-group":       reflect.TypeFor[api.SecurityGroupRequest](),

@@ -67,6 +67,12 @@ func bounds() map[string]map[string]property {
 		"AddressAssignment": {
 			"cluster": text(1, maxClusterPath, clusterPath), "member": label, "ports": list(0, floating.MaxPorts, text(5, 15, `^(tcp|udp)/[0-9]{1,5}(=[0-9]{1,5})?$`)),
 		},
+		"NetworkRecord": {
+			"name": text(1, manifest.MaxRecordName, manifest.RecordNamePattern), "addresses": list(1, manifest.MaxRecordAddresses, text(2, 39, "^[0-9a-fA-F:.]+$")),
+		},
+		"NetworkRecords": {
+			"set": list(0, manifest.MaxRecords, nil), "remove": list(0, manifest.MaxRecords, text(1, manifest.MaxRecordName, manifest.RecordNamePattern)),
+		},
 		"SecurityGroupRules": {"rules": rules, "add": rules, "remove": rules},
 		"Check":              {"name": label, "command": command, "failures": between(1, manifest.MaxCheckFailures)},
 		"ScaleRequest":       {"size": size},

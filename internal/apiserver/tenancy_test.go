@@ -45,7 +45,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/addresses": "read", "POST /v1/addresses": "change", "GET /v1/addresses/{address}": "read", "DELETE /v1/addresses/{address}": "change",
 	"PUT /v1/addresses/{address}/assignment": "change", "DELETE /v1/addresses/{address}/assignment": "change",
 	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
-	"POST /v1/security-groups/{name}/rules": "change", "DELETE /v1/security-groups/{name}": "change",
+	"POST /v1/security-groups/{name}/rules": "change", "POST /v1/networks/{name}/records": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",
 	"POST /v1/nodes/{name}/drain": "administer", "POST /v1/nodes/{name}/undrain": "administer", "POST /v1/nodes/{name}/trust": "administer", "POST /v1/nodes/{name}/untrust": "administer", "DELETE /v1/nodes/{name}": "administer",
 	"GET /v1/environments": "read", "GET /v1/environments/{name}": "read",

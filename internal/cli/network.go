@@ -22,7 +22,7 @@ A project's network outlives clusters: project/NETWORK. Members of all clusters 
 and know each other as MEMBER.CLUSTER.
 
 For a network of another project than the token's, write PROJECT.CLUSTER, PROJECT.CLUSTER:NETWORK or project/PROJECT.NETWORK.`
-	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkCheck(), a.networkDelete())
+	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkSet(), a.networkCheck(), a.networkDelete())
 	return a.connects(cmd)
 }
 
@@ -147,6 +147,7 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	}
 	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
 		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Routed", routedText(n), "Ports", portsText(n.Ports))
+	printRecords(w, n.Records)
 	if len(n.Ports) == 0 {
 		return
 	}

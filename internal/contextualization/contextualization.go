@@ -66,6 +66,8 @@ type Cluster struct {
 	UserData map[string]string
 	// Neighbours are members of other clusters on networks that this one joined.
 	Neighbours []Neighbour
+	// Records are names of the project's own on networks that this cluster joined.
+	Records []api.NetworkRecord
 	// Nameservers resolve names of the outside, for members with a way out; without any, members know each other only.
 	Nameservers []netip.Addr
 }

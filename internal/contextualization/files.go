@@ -163,7 +163,33 @@ func (r *Renderer) hosts() string {
 	for _, n := range neighbours {
 		fmt.Fprintf(&b, "%s\t%s.%s\n", n.Address, n.Member, n.Cluster)
 	}
+	r.addRecords(&b)
 	return b.String()
+}
+
+// addRecords adds the records of networks that no member has the name of.
+func (r *Renderer) addRecords(b *strings.Builder) {
+	taken := map[string]bool{}
+	for _, m := range r.members {
+		taken[m.Member] = true
+		taken[m.Member+"."+r.cluster.Name] = true
+	}
+	for _, n := range r.cluster.Neighbours {
+		taken[n.Member+"."+n.Cluster] = true
+	}
+	var lines []string
+	for _, record := range r.cluster.Records {
+		if taken[record.Name] {
+			continue
+		}
+		for _, address := range record.Addresses {
+			lines = append(lines, fmt.Sprintf("%s\t%s\t%s\n", address, record.Name, api.RecordMark))
+		}
+	}
+	slices.Sort(lines)
+	for _, line := range slices.Compact(lines) { // networks may say the same
+		b.WriteString(line)
+	}
 }
 
 // passwd has what a member needs: "*" is a password that none matches and does not lock the account, for sshd.

@@ -124,10 +124,11 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 }
 
 // touched returns the names of the clusters that may have to be rendered anew since the last view, in order: those that changed, their
-// neighbours on networks of projects, those with a node whose address changed, those whose files are out of date, and those that could not be. What is gone is dropped.
+// neighbours on networks of projects, those on networks whose records changed, those with a node whose address changed, those whose files are out of date, and those that could not be. What is gone is dropped.
 func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []string {
 	names := maps.Clone(d.undone)
 	d.addOutdated(view, names)
+	addRecorded(d.last, view, names)
 	changed, gone := state.Diff(d.last.Clusters, view.Clusters, (*state.Cluster).Name)
 	for _, c := range changed {
 		names[c.Name()] = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -307,6 +308,32 @@ func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighb
 		}
 	}
 	return all
+}
+
+// recordsOf returns the records of the project's networks that a cluster joined.
+func recordsOf(view *state.View, c *state.Cluster) []api.NetworkRecord {
+	var all []api.NetworkRecord
+	for _, ref := range c.Record.Joined {
+		own, _ := api.CutProjectNetwork(ref.Name)
+		if n := view.NetworkIntent(state.NetworkIntentName(c.Intent.Project, own)); n != nil && n.UID == ref.UID {
+			all = append(all, n.Records...)
+		}
+	}
+	return all
+}
+
+// addRecorded adds the names of the clusters on networks whose records changed.
+func addRecorded(before, view *state.View, names map[string]bool) {
+	changed, _ := state.Diff(before.NetworkIntents, view.NetworkIntents, func(n *api.NetworkIntent) string { return n.Name })
+	for _, n := range changed {
+		was := before.NetworkIntent(n.Name)
+		if was != nil && was.UID == n.UID && reflect.DeepEqual(was.Records, n.Records) {
+			continue
+		}
+		for _, c := range view.ClustersOnNetwork(n.UID) {
+			names[c.Name()] = true
+		}
+	}
 }
 
 // joinedBy returns the project's networks that a cluster joined.

@@ -87,6 +87,17 @@ func TestClustersOnANetworkOfTheirProjectHaveAddressesOfTheirOwnAndNameEachOther
 	if strings.Contains(hosts["c-0"], ".a") || strings.Contains(hosts["c-0"], ".b") {
 		t.Errorf("a cluster that is not on the network knows its members: %q", hosts["c-0"])
 	}
+	_, revision, err := l.repo.ChangeNetworkRecords(t.Context(), "lab", func([]api.NetworkRecord) ([]api.NetworkRecord, error) {
+		return []api.NetworkRecord{{Name: "licence", Addresses: []string{"10.20.0.5"}}}, nil
+	})
+	l.view(revision, err)
+	l.afterPasses(1)
+	hosts = hostsOf(t, l.agents.desired)
+	for member, knows := range map[string]bool{"a-1": true, "b-0": true, "c-0": false} {
+		if strings.Contains(hosts[member], "10.20.0.5\tlicence\t# record\n") != knows {
+			t.Errorf("%s knows the record: want %t; it has %q", member, knows, hosts[member])
+		}
+	}
 	l.release(view.Cluster("a"))
 	l.afterPasses(2)
 	if hosts := hostsOf(t, l.agents.desired); strings.Contains(hosts["b-0"], ".a") {

@@ -376,6 +376,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 	}
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: authority, Certificates: certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
-		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c),
+		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c), Records: recordsOf(view, c),
 	})
 }

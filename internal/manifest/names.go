@@ -35,6 +35,7 @@ var (
 	labelKey   = regexp.MustCompile(LabelKeyPattern)
 	labelValue = regexp.MustCompile(LabelValuePattern)
 	counter    = regexp.MustCompile(CounterPattern)
+	recordName = regexp.MustCompile(RecordNamePattern)
 )
 
 // LabelProblem tells why a name is not a DNS label of at most maxLength characters (RFC 1123, section 2.1), or "".

@@ -20,7 +20,8 @@ const (
 )
 
 // testHosts is a hosts file as package contextualization renders it.
-const testHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.64.16.2\tone-0\n10.64.16.3\tone-1\n10.64.128.4\ttwo-0.two\n"
+const testHosts = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n10.64.16.2\tone-0\n10.64.16.3\tone-1\n10.64.128.4\ttwo-0.two\n" +
+	"10.20.0.5\tlicence\t# record\n10.20.0.6\tlicence\t# record\n10.20.0.7\tdb.lab\t# record\n10.64.16.3\tfirst.lab\t# record\n"
 
 func testNetwork() Network {
 	n := Network{Network: fabric.Network{

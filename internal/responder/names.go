@@ -48,11 +48,14 @@ func (n *Names) Search() []string { return api.SearchDomains(n.cluster) }
 type table struct {
 	addresses map[string][]netip.Addr
 	names     map[netip.Addr]string
+	// records are names of the project's own with a dot, outside of the domain. pointers are full names by the addresses of all records.
+	records  map[string][]netip.Addr
+	pointers map[netip.Addr]string
 }
 
 // readHosts reads a hosts file. A cluster's name leads to all of its members.
 func readHosts(cluster string, hosts []byte) table {
-	t := table{addresses: map[string][]netip.Addr{}, names: map[netip.Addr]string{}}
+	t := table{addresses: map[string][]netip.Addr{}, names: map[netip.Addr]string{}, records: map[string][]netip.Addr{}, pointers: map[netip.Addr]string{}}
 	for line := range bytes.Lines(hosts) {
 		fields := strings.Fields(string(line))
 		if len(fields) < 2 {
@@ -63,6 +66,10 @@ func readHosts(cluster string, hosts []byte) table {
 			continue
 		}
 		name := strings.ToLower(fields[1])
+		if strings.HasSuffix(string(bytes.TrimSpace(line)), api.RecordMark) {
+			t.addRecord(cluster, name, a)
+			continue
+		}
 		member, of, qualified := strings.Cut(name, ".")
 		if !qualified {
 			of = strings.ToLower(cluster)
@@ -75,6 +82,20 @@ func readHosts(cluster string, hosts []byte) table {
 		}
 	}
 	return t
+}
+
+// addRecord adds an address of a project's own name. One of a single label is known like a member.
+func (t *table) addRecord(cluster, name string, a netip.Addr) {
+	if !strings.Contains(name, ".") {
+		name += "." + strings.ToLower(cluster)
+		t.addresses[name] = append(t.addresses[name], a)
+		name += "." + api.Domain
+	} else {
+		t.records[name] = append(t.records[name], a)
+	}
+	if t.pointers[a] == "" {
+		t.pointers[a] = name + "."
+	}
 }
 
 // found is what a look-up results in.
@@ -100,6 +121,9 @@ func (n *Names) address(name string) found {
 	if !strings.Contains(name, ".") {
 		relative = name + "." + strings.ToLower(n.cluster)
 	}
+	if records := n.table().records[name]; len(records) > 0 {
+		return found{known: true, addresses: records}
+	}
 	addresses := n.table().addresses[relative]
 	return found{
 		known: len(addresses) > 0, addresses: addresses,
@@ -120,6 +144,9 @@ func (n *Names) pointer(name string, prefix netip.Prefix) (f found, isPointer bo
 		return found{}, false
 	}
 	relative, known := n.table().names[a]
+	if full := n.table().pointers[a]; !known && full != "" {
+		return found{known: true, pointer: full}, true
+	}
 	if !known {
 		return found{foreign: !prefix.Contains(a)}, true
 	}

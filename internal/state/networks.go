@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -107,6 +108,32 @@ func (r *Repo) RequestNetworkDelete(ctx context.Context, name string, at time.Ti
 		}
 		failpoint.Hit("state.after-network-delete-request")
 		return next, nil
+	}
+}
+
+// ChangeNetworkRecords changes the records of a project's network by compare-and-swap: change may be called several times. An error of change ends
+// it and is returned as it is. Records that stay as they are write nothing.
+func (r *Repo) ChangeNetworkRecords(ctx context.Context, name string, change func([]api.NetworkRecord) ([]api.NetworkRecord, error)) (api.NetworkIntent, int64, error) {
+	key := prefixNetIntent + name
+	for {
+		n, revision, err := get[api.NetworkIntent](ctx, r, key, "network", name)
+		if err != nil {
+			return n, 0, err
+		}
+		records, err := change(slices.Clone(n.Records))
+		if err != nil || reflect.DeepEqual(records, n.Records) {
+			return n, revision, err
+		}
+		n.Records = records
+		next, err := r.store.Commit(ctx, []store.Cond{{Key: key, Revision: revision}}, []store.Op{put(key, n)})
+		if errors.Is(err, store.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return n, 0, fmt.Errorf("change the records of network %q: %w", name, err)
+		}
+		failpoint.Hit("state.after-network-records")
+		return n, next, nil
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -47,6 +48,14 @@ func TestAddressesAndNamesAreAnsweredOnEveryNode(t *testing.T) {
 			t.Errorf("dig %s in the members of cluster one: got %q, want %s from each", question, answers, want)
 		}
 	}
+	s.must("network", "set", "project/lab", "--add-record", "licence=10.20.0.5", "--add-record", "Store.Lab=10.20.0.6,10.20.0.7")
+	s.must("network", "set", "project/lab", "--remove-record", "licence", "--add-record", "store.lab=10.20.0.7")
+	if shown := s.must("network", "show", "project/lab"); !strings.Contains(shown, "store.lab  10.20.0.7\n") || strings.Contains(shown, "licence") {
+		t.Errorf("after a change of records, the network is shown as\n%s", shown)
+	}
+	s.eventually(time.Minute, "members know the record by /etc/hosts and by DNS", func() bool {
+		return s.must("run", "two", "--", "sh", "-c", "getent ahostsv4 store.lab | head -1 | cut -d' ' -f1; dig +short @"+lab.Gateway.String()+" store.lab") == "10.20.0.7\n10.20.0.7\n"
+	})
 	s.wantAddressRefused(exitConflict, `taken by member two-0 of cluster "two"`, "--network", "project/lab=10.64.128.20")
 	s.wantAddressRefused(exitUsage, "is not in subnet 10.64.128.0/24", "--network", "project/lab=10.64.16.20")
 	s.wantAddressRefused(exitUsage, "is reserved", "--network", "project/lab=10.64.128.1")

@@ -29,6 +29,7 @@ func guards() []Mutant {
 		floatingGuards,
 		limitGuards,
 		nameGuards,
+		recordGuards,
 		leaderGuards,
 		agentGuards,
 		memberGuards,
