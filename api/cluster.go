@@ -62,6 +62,8 @@ type Group struct {
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
 	Checks []Check `json:"checks,omitempty"`
+	// PortMTU is for placement, and never stored: it follows from Networks.
+	PortMTU PortMTU `json:"-"`
 }
 
 // SharesMemory tells whether members of the group share memory with others of their cluster on the same node.

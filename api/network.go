@@ -27,9 +27,11 @@ type NetworkIntent struct {
 	// Routed lets members reach those on other routed networks of the project.
 	Routed bool `json:"routed,omitempty"`
 	// Records are names of the project's own, by name.
-	Records           []NetworkRecord `json:"records,omitempty"`
-	CreatedAt         time.Time       `json:"created_at"`
-	DeleteRequestedAt *time.Time      `json:"delete_requested_at,omitempty"`
+	Records []NetworkRecord `json:"records,omitempty"`
+	// MTU was chosen, in bytes; 0: what the underlay leaves.
+	MTU               int        `json:"mtu,omitempty"`
+	CreatedAt         time.Time  `json:"created_at"`
+	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 }
 
 // Network is a tenant network; stored, immutable; only the leader writes it. It lives until the last of its ports was proved clean, a
@@ -54,6 +56,8 @@ type Network struct {
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, through the gateway.
 	Routed bool `json:"routed,omitempty"`
+	// MTU was chosen: the bytes of the largest packet of a member, on every node. 0: each node carries what its underlay leaves.
+	MTU int `json:"mtu,omitempty"`
 	// Pool is what members of a routed network reach through the gateway: all that the site's networks are cut from. So a new network changes no
 	// route in a member.
 	Pool netip.Prefix `json:"pool,omitzero"`
@@ -149,6 +153,9 @@ type NetworkRequest struct {
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, on whichever node.
 	Routed bool `json:"routed,omitempty"`
+	// MTU is the bytes of the largest packet of a member, from 576. With the overhead of a tunnel it has to fit the underlay of all nodes. It
+	// defaults to what the underlay leaves.
+	MTU int `json:"mtu,omitempty"`
 }
 
 // NetworkPhase is how far a network is.

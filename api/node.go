@@ -42,6 +42,8 @@ type NodeCapacity struct {
 	NUMANodes   []NUMANode `json:"numa_nodes"`
 	// DiskBytes is the room for private disks of members.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
+	// UplinkBitsPerSecond is the rate of the link of the data network, which minimum rates of ports are taken from; 0: not known.
+	UplinkBitsPerSecond int64 `json:"uplink_bits_per_second,omitempty"`
 	// Devices are the devices of which members may hold parts.
 	Devices []Device `json:"devices,omitempty"`
 	// Ports are the node's own ends of fabrics, in the order in which a member that gets the whole node uses them.
@@ -103,6 +105,8 @@ type NodeRecord struct {
 	Environments []EnvironmentOnNode `json:"environments"`
 	// Underlay is the node's address on the data network, the VXLAN tunnel end point.
 	Underlay string `json:"underlay,omitempty"`
+	// UnderlayMTU is the MTU of the link that bears Underlay, in bytes; 0: not known.
+	UnderlayMTU int `json:"underlay_mtu,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
@@ -243,6 +247,8 @@ type AgentPart struct {
 	Version string `json:"version"`
 	// Underlay is the node's address on the data network.
 	Underlay string `json:"underlay,omitempty"`
+	// UnderlayMTU is the MTU of the link that bears Underlay, in bytes; 0: not known.
+	UnderlayMTU int `json:"underlay_mtu,omitempty"`
 	// BootGeneration, InRAM, Images and Builder are as in NodeRecord.
 	BootGeneration int64         `json:"boot_generation,omitempty"`
 	InRAM          bool          `json:"in_ram,omitempty"`

@@ -67,6 +67,8 @@ type Config struct {
 	PowerOff func(ctx context.Context) error
 	// Inspect returns which environments can run here. It is called for each connection, unless the call for an earlier one has not returned.
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
+	// Underlay reads what the link of the data network carries now; nil: not known. A change is reported on a new stream.
+	Underlay func(ctx context.Context) (fabric.Underlay, error)
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.
 	CheckHost func(ctx context.Context) ([]api.HostFinding, error)
 	Log       *slog.Logger

@@ -105,7 +105,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		return err
 	}
 	defer endResponder()
-	cfg.Node, cfg.Drivers, cfg.Inspect = node, []driver.Driver{containers, machines}, catalog.Inspect
+	cfg.Node, cfg.Drivers, cfg.Inspect, cfg.Underlay = node, []driver.Driver{containers, machines}, catalog.Inspect, networks.Underlay
 	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close())
 }
 

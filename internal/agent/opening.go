@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 const (
@@ -21,6 +22,9 @@ const (
 // its silence means nothing, and it has a patience of its own.
 type opening struct {
 	patience, inspectPatience time.Duration
+	// underlay is what was last reported of the data network, and underlayEvery how often it is read again.
+	underlay      fabric.Underlay
+	underlayEvery time.Duration
 	// inspected receives what an inspection that is under way finds; nil: none is.
 	inspected chan []api.EnvironmentOnNode
 	// known is what the last one found, valid when there was one.
@@ -28,7 +32,7 @@ type opening struct {
 	valid bool
 }
 
-func newOpening() opening { return opening{patience: openPatience, inspectPatience: inspectPatience} }
+func newOpening() opening { return opening{patience: openPatience, inspectPatience: inspectPatience, underlayEvery: underlayEvery} }
 
 // errNotOpened ends the opening of a stream.
 var errNotOpened = errors.New("the connection to the server was not ready in time; this machine or the server may be overloaded")
@@ -43,6 +47,7 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 	}
 	context.AfterFunc(ctx, stream.Close) // unblocks Send and Receive
 	node := a.cfg.Node
+	a.measureUnderlay(ctx, &node)
 	if node.Environments, err = a.environments(agentCtx, ctx); err == nil {
 		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.id, Node: node}})
 	}

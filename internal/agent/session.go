@@ -124,6 +124,10 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go func() { cancel(a.sendCounts(ctx, stream)) }()
+	if a.cfg.Underlay != nil {
+		reported := a.opening.underlay
+		go func() { cancel(a.watchUnderlay(ctx, reported)) }()
+	}
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {

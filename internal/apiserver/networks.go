@@ -165,7 +165,7 @@ func joinNetwork(view *state.View, n *api.Network, quarantined map[string][]*api
 func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIntent, quarantined map[string][]*api.Assignment) api.NetworkStatus {
 	_, own := tenancy.Split(in.Name)
 	out := api.NetworkStatus{
-		Network: api.Network{UID: in.UID, Technology: api.TechnologyVXLAN, Prefix: in.Prefix, Egress: in.Egress, Routed: in.Routed}, Phase: api.NetworkPending,
+		Network: api.Network{UID: in.UID, Technology: api.TechnologyVXLAN, Prefix: in.Prefix, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}, Phase: api.NetworkPending,
 	}
 	if n := view.Network(in.UID); n != nil {
 		out.Network, out.Phase = *n, api.NetworkReady
@@ -240,8 +240,11 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	if err := networkIsNew(p, view, project, full, prefix); err != nil {
 		return nil, err
 	}
+	if err := mtuFits(view, req, src); err != nil {
+		return nil, err
+	}
 	intent := api.NetworkIntent{
-		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, Egress: req.Egress, Routed: req.Routed,
+		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, Egress: req.Egress, Routed: req.Routed, MTU: req.MTU,
 		CreatedAt: s.cfg.Now().UTC(),
 	}
 	revision, err := s.cfg.Writer.CreateNetwork(ctx, intent)

@@ -140,13 +140,21 @@ func routedText(n *api.NetworkStatus) string {
 	return yesNo(n.Routed)
 }
 
+// mtuText is the MTU that was chosen for a network.
+func mtuText(n *api.NetworkStatus) string {
+	if n.MTU == 0 {
+		return ""
+	}
+	return strconv.Itoa(n.MTU)
+}
+
 func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	gateway := ""
 	if n.Gateway.IsValid() {
 		gateway = n.Gateway.String()
 	}
 	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
-		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Routed", routedText(n), "Ports", portsText(n.Ports))
+		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Routed", routedText(n), "MTU", mtuText(n), "Ports", portsText(n.Ports))
 	printRecords(w, n.Records)
 	if len(n.Ports) == 0 {
 		return

@@ -25,13 +25,16 @@ site's pool for networks. Clusters join it when they are created: 'nearmetal clu
 "networks: [project/NAME]" in a group of a file.
 
 With --egress, members open connections to the outside by this network, whether or not their cluster has egress. With --routed, members reach
-those on all networks of the project that were created with --routed. A group can be on one network with --egress or --routed only.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+those on all networks of the project that were created with --routed. A group can be on one network with --egress or --routed only.
+
+With --mtu, members' packets have up to that many bytes, on every node. A network without it carries what the nodes' underlay leaves.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
 	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
 	flags.BoolVar(&req.Routed, "routed", false, "let members reach those on other networks of the project that are routed, too")
+	flags.IntVar(&req.MTU, "mtu", 0, "bytes of the largest packet of a member, at least 576 (default: what the nodes' underlay leaves)")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
@@ -40,6 +43,11 @@ those on all networks of the project that were created with --routed. A group ca
 		req.Name = strings.TrimPrefix(args[0], api.ProjectNetwork(""))
 		if flags.Changed("prefix") && req.Prefix == "" {
 			return usage("--prefix is empty; give a prefix such as 10.64.128.0/24, or omit it")
+		}
+		if flags.Changed("mtu") {
+			if problem := (&api.Network{}).MTUProblem(req.MTU); problem != "" {
+				return usage("--mtu: %s", problem)
+			}
 		}
 		if err := manifest.CheckNetwork(req, manifest.Flags("name")); err != nil {
 			return usage("%v", err)

@@ -43,7 +43,7 @@ func (p *pass) newNetworks(ctx context.Context) error {
 
 func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 	_, own := tenancy.Split(in.Name)
-	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress, Routed: in.Routed}
+	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}
 	if in.Routed {
 		n.Pool = p.cfg.Pool.Prefix()
 	}

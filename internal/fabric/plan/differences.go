@@ -14,7 +14,7 @@ import (
 const maxDifferences = 16
 
 // Drifts returns what is not as it should be until a plan is carried out. Differences in rules are named one by one, with the network that
-// they concern; 0 means that they concern all.
+// they concern; 0 means that they concern all. No operation mends an underlay that is too small for a network.
 func Drifts(cfg Config, networks []fabric.Network, seen Observed, ops []Operation) []fabric.Drift {
 	var drifts []fabric.Drift
 	for _, op := range ops {
@@ -26,7 +26,7 @@ func Drifts(cfg Config, networks []fabric.Network, seen Observed, ops []Operatio
 		}
 		drifts = append(drifts, op.Drift())
 	}
-	return drifts
+	return append(drifts, narrow(networks, seen)...)
 }
 
 // owners are the networks' indexes by the names that rules have for links and groups.

@@ -13,19 +13,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/wayout"
 )
 
-// The largest frame that bridges, veth pairs and TAP devices carry (for the last, the kernel counts the Ethernet header in), and what VXLAN takes of the underlay's (RFC 7348, section 5: outer IPv4 20,
-// UDP 8, VXLAN 8, inner Ethernet 14), in bytes.
-const (
-	localMTU      = 65535 - 14
-	vxlanOverhead = 50
-	vxlanPort     = 4789 // RFC 7348, section 5: the port IANA assigned
-	// minUnderlayMTU has room for the smallest MTU of IPv4 that hosts must take in (RFC 791).
-	minUnderlayMTU = 576 + vxlanOverhead
-)
+// vxlanPort is the port that IANA assigned (RFC 7348, section 5).
+const vxlanPort = 4789
 
 // Config is what a plan has to know about its node.
 type Config struct {
@@ -163,20 +157,11 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	return ops, nil
 }
 
-// MTU returns the MTU of a network's links. It is the same on every node of a network, because it follows from the network and the underlay alone.
-// All routed networks have one that tunnels have room for, so that no packet is too large for the next network.
-func MTU(n fabric.Network, underlayMTU int) int {
-	if len(n.Remotes) == 0 && (!n.Routed || underlayMTU < minUnderlayMTU) {
-		return localMTU
-	}
-	return underlayMTU - vxlanOverhead
-}
-
 // desiredLinks are the device of rates, and the bridges and tunnels of all networks, in order of making.
 func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
 	var links []Link
 	if seen.CanShape && AnyShaped(networks) {
-		links = append(links, Link{Name: ShaperName, Kind: KindIFB, MTU: localMTU, Up: true})
+		links = append(links, Link{Name: ShaperName, Kind: KindIFB, MTU: api.MaxMTU, Up: true})
 	}
 	for _, n := range networks {
 		mtu := MTU(n, seen.UnderlayMTU)
@@ -194,7 +179,7 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		if !cfg.Underlay.IsValid() {
 			return nil, fmt.Errorf("network %d has members on other nodes (%v), but this node has no underlay address: restart its agent with --underlay", n.Index, n.Peers())
 		}
-		if seen.UnderlayMTU < minUnderlayMTU {
+		if seen.UnderlayMTU < leastUnderlay(n) {
 			return nil, fmt.Errorf("network %d has members on other nodes, but the link of the underlay address %v was not found or has too small an MTU (%d bytes)", n.Index, cfg.Underlay, seen.UnderlayMTU)
 		}
 		links = append(links, Link{

@@ -46,7 +46,7 @@ func TunnelShortcutOf(cfg Config, n fabric.Network, seen Observed) Shortcut {
 	if seen.UnderlayLink == "" || seen.UnderlayRules || len(near) == 0 {
 		return s
 	}
-	s.Underlay, s.Local, s.MTU, s.Peers = seen.UnderlayLink, cfg.Underlay, MTU(n, seen.UnderlayMTU), listed(near)
+	s.Underlay, s.Local, s.MTU, s.Peers = seen.UnderlayLink, cfg.Underlay, shortcutMTU(n, seen.UnderlayMTU), listed(near)
 	return s
 }
 

@@ -1,0 +1,39 @@
+package api
+
+import "fmt"
+
+// The bounds of an MTU that a network can be given, in bytes.
+const (
+	// MinMTU is the size of IPv4 packets that each host takes (RFC 791).
+	MinMTU = 576
+	// MaxMTU is what the devices of members carry: the largest frame less the Ethernet header (linux/if_tun.h counts it in).
+	MaxMTU = 65535 - 14
+)
+
+// vxlanOverheadBytes is RFC 7348, section 5: outer IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14.
+const vxlanOverheadBytes = 50
+
+// OverheadBytes returns what carrying a member's packet between nodes adds to it on the underlay. All that compare an MTU with an underlay ask here.
+func (n *Network) OverheadBytes() int { return vxlanOverheadBytes }
+
+// SmallestMTU returns the smallest MTU that the network can be given.
+func (n *Network) SmallestMTU() int { return MinMTU }
+
+// MTUProblem returns why no network like this one can have an MTU, whatever nodes carry; "" if one can. 0, for the nodes' choice, is no MTU.
+func (n *Network) MTUProblem(mtu int) string {
+	switch smallest := n.SmallestMTU(); {
+	case mtu < smallest:
+		return fmt.Sprintf("%d bytes is below %d, the smallest MTU of a network", mtu, smallest)
+	case mtu > MaxMTU:
+		return fmt.Sprintf("%d bytes is above %d, the largest MTU of a network", mtu, MaxMTU)
+	}
+	return ""
+}
+
+// PortMTU is the largest MTU that was chosen for a network of a group: nodes without it can't have the group's members. The zero value is none.
+type PortMTU struct {
+	// Network is the name that the group writes.
+	Network string
+	// Bytes is the network's MTU, UnderlayBytes what that takes of a node's underlay.
+	Bytes, UnderlayBytes int
+}
