@@ -74,6 +74,8 @@ type shapeKey struct {
 	cores                 int
 	memory, disk, pages   api.Bytes
 	model                 string
+	mtu                   api.PortMTU
+	rates                 int64
 	display               bool
 }
 
@@ -104,7 +106,8 @@ func (p *planner) order() []*ask {
 }
 
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
-	key := shapeKey{g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.Display}
+	key := shapeKey{g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU,
+		resource.OnNode(g)[resource.Uplink], g.Display}
 	s, ok := shapes[key]
 	if !ok {
 		s = &shape{id: len(shapes), group: *g}

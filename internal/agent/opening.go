@@ -32,7 +32,9 @@ type opening struct {
 	valid bool
 }
 
-func newOpening() opening { return opening{patience: openPatience, inspectPatience: inspectPatience, underlayEvery: underlayEvery} }
+func newOpening() opening {
+	return opening{patience: openPatience, inspectPatience: inspectPatience, underlayEvery: underlayEvery}
+}
 
 // errNotOpened ends the opening of a stream.
 var errNotOpened = errors.New("the connection to the server was not ready in time; this machine or the server may be overloaded")

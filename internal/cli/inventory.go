@@ -82,13 +82,29 @@ func powerText(n api.Node) string {
 	return string(n.Machine.Record.Power)
 }
 
+// underlayText is a node's address on the data network, with the MTU of the link that bears it.
+func underlayText(agent *api.AgentPart) string {
+	if agent.UnderlayMTU == 0 {
+		return agent.Underlay
+	}
+	return fmt.Sprintf("%s, MTU %d", agent.Underlay, agent.UnderlayMTU)
+}
+
+// uplinkText is what a node's uplink carries, which minimum rates of ports are taken from.
+func uplinkText(n api.Node) string {
+	if n.Offer.Capacity.UplinkBitsPerSecond == 0 {
+		return ""
+	}
+	return api.Rate(n.Offer.Capacity.UplinkBitsPerSecond).String()
+}
+
 func (a *app) printNode(w io.Writer, n api.Node) {
 	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n)}, a.drainFields(n)...)
 	shown = append(shown, "Labels", labels(n.Labels))
 	shown = append(shown, offerFields(n)...)
 	shown = append(shown, besidesFields(n)...)
 	if agent := n.Agent; agent != nil {
-		shown = append(shown, "Underlay", agent.Underlay, "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
+		shown = append(shown, "Underlay", underlayText(agent), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
 	if n.Machine == nil { // whose identity comes and goes with each boot

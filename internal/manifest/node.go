@@ -19,6 +19,8 @@ const (
 	MaxNodeNUMANodes    = 1024
 	MaxNodeMemory       = 1 << 50
 	MaxNodeDisk         = 1 << 60
+	MaxNodeMTU          = 1 << 20
+	MaxNodeUplink       = 1 << 50
 	MaxNodeDevices      = 1024
 	MaxNodeCounters     = 256
 	MaxNodePorts        = 64
@@ -41,6 +43,8 @@ func CheckNode(n *api.NodeRecord) error {
 			c.add("the underlay %s is no IP address", printable(n.Underlay))
 		}
 	}
+	c.within("the MTU of the underlay", int64(n.UnderlayMTU), MaxNodeMTU)
+	c.within("the rate of the uplink", n.Capacity.UplinkBitsPerSecond, MaxNodeUplink)
 	c.words(map[string]string{"agent version": n.AgentVersion})
 	c.capacity(&n.Capacity)
 	c.count("stacks", len(n.Stacks), MaxNodeStacks)
@@ -117,6 +121,12 @@ func (c *nodeCheck) labels(labels map[string]string) {
 		if problem := ValueProblem(value); problem != "" {
 			c.add("the value %s of label %s %s", printable(value), printable(key), problem)
 		}
+	}
+}
+
+func (c *nodeCheck) within(what string, n, most int64) {
+	if n < 0 || n > most {
+		c.add("%s is %d, not between 0 and %d", what, n, most)
 	}
 }
 

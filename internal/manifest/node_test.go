@@ -54,6 +54,8 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 		"a negative counter":  {func(n *api.NodeRecord) { n.Capacity.Devices[0].Counters["slices"] = -1 }, `counter "slices" of device "gpu0" is -1`},
 		"what a way takes":    {func(n *api.NodeRecord) { n.Capacity.Devices[0].Ways["half"].Takes["slices"] = -1 }, "is -1"},
 		"counters of devices": {func(n *api.NodeRecord) { n.Capacity.Devices = ofManyCounters() }, "320 counters of device classes"},
+		"an MTU":              {func(n *api.NodeRecord) { n.UnderlayMTU = -1 }, "the MTU of the underlay is -1"},
+		"an uplink":           {func(n *api.NodeRecord) { n.Capacity.UplinkBitsPerSecond = 1 << 51 }, "the rate of the uplink is 2251799813685248, not between"},
 		"devices":             {func(n *api.NodeRecord) { n.Capacity.Devices = make([]api.Device, 1025) }, "1025 devices"},
 		"a place twice":       {func(n *api.NodeRecord) { n.Capacity.Ports[1].At = "0x1" }, "a place that another port has"},
 		"a port at no fabric": {func(n *api.NodeRecord) { n.Capacity.Ports[1].Fabric = "" }, "no fabric"},

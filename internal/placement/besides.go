@@ -7,7 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
-// besides is what a node has besides cores and ordinary memory: disk and huge pages. It is apart from the rows, as few groups ask for any of it, and a scan
+// besides is what a node has besides cores and ordinary memory: disk, huge pages and its uplink. It is apart from the rows, as few groups ask for any of it, and a scan
 // for the others reads nothing of it.
 type besides struct {
 	offered, free, quarantined resource.Vector
@@ -86,6 +86,8 @@ func withoutClasses(v resource.Vector, c Constraint) resource.Vector {
 		v[resource.Disk] = 0
 	case ConstraintHugePages:
 		v[resource.HugePages2MiB], v[resource.HugePages1GiB] = 0, 0
+	case ConstraintUplink:
+		v[resource.Uplink] = 0
 	}
 	return v
 }
@@ -100,6 +102,8 @@ func classOf(c Constraint, g *api.Group) resource.Class {
 	case ConstraintHugePages:
 		class, _ := resource.HugePages(int64(g.HugePages))
 		return class
+	case ConstraintUplink:
+		return resource.Uplink
 	default:
 		return resource.Cores
 	}

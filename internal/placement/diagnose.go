@@ -80,13 +80,15 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 			return gi, ConstraintCPUModel
 		case s.environment == 0:
 			return gi, ConstraintEnvironment
+		case s.mtu == 0:
+			return gi, ConstraintMTU
 		}
 	}
 	return 0, ""
 }
 
 // suits counts how far nodes get: each count is of nodes that pass that constraint and all before it.
-type suits struct{ nodes, labels, stack, model, environment int }
+type suits struct{ nodes, labels, stack, model, environment, mtu int }
 
 // suits counts one node, and tells the first constraint it does not pass ("" for none).
 func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
@@ -111,6 +113,10 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 		return ConstraintEnvironment
 	}
 	s.environment++
+	if !v.platforms.values[r.platform].carries(g.PortMTU) {
+		return ConstraintMTU
+	}
+	s.mtu++
 	return ""
 }
 
@@ -129,7 +135,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages} {
+	for _, c := range []Constraint{ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}
@@ -139,7 +145,7 @@ func (d *diagnosis) whyNever(gi int) Constraint {
 
 // coresOrMemory names what is short now.
 func (d *diagnosis) coresOrMemory() Constraint {
-	for _, c := range []Constraint{ConstraintMemory, ConstraintDisk, ConstraintHugePages} {
+	for _, c := range []Constraint{ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
 		if d.count(d.need(), d.group, conditions{ignore: c, group: d.group}, d.used) >= d.need().Size {
 			return c
 		}

@@ -31,6 +31,8 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutModel(r)...)
 	case ConstraintEnvironment:
 		parts = append(parts, d.aboutEnvironment(r)...)
+	case ConstraintMTU:
+		parts = append(parts, d.aboutMTU(r)...)
 	default:
 		parts = append(parts, d.aboutSpace(r)...)
 	}
@@ -66,6 +68,9 @@ func needs(r *Refusal) string {
 	text := fmt.Sprintf("group %q needs %s", g.Name, MembersWith(g.Size, g.Shape))
 	if g.HugePages > 0 {
 		text += fmt.Sprintf(" in huge pages of %s", g.HugePages)
+	}
+	if rate := resource.OnNode(&g)[resource.Uplink]; rate > 0 && r.Constraint == ConstraintUplink {
+		text += fmt.Sprintf(" (whose ports have minimum rates of %s)", api.Rate(rate))
 	}
 	if reserve := resource.Reserve(&g); reserve > 0 && r.Constraint == ConstraintMemory {
 		text += fmt.Sprintf(" (and each machine %s for itself)", api.Bytes(reserve))
@@ -116,7 +121,7 @@ func (d *diagnosis) aboutSpace(r *Refusal) []string {
 
 // isSpace reports whether a constraint is an amount that nodes have.
 func isSpace(c Constraint) bool {
-	return c == ConstraintCores || c == ConstraintMemory || c == ConstraintDisk || c == ConstraintHugePages
+	return c == ConstraintCores || c == ConstraintMemory || c == ConstraintDisk || c == ConstraintHugePages || c == ConstraintUplink
 }
 
 func (d *diagnosis) fitNow(r *Refusal) string {
@@ -144,7 +149,7 @@ func (d *diagnosis) fitEmpty(r *Refusal) string {
 	switch r.Constraint {
 	case ConstraintMemory:
 		what = resource.Memory.Text(most.memory)
-	case ConstraintDisk, ConstraintHugePages:
+	case ConstraintDisk, ConstraintHugePages, ConstraintUplink:
 		return d.fitEmptyBesides(r)
 	}
 	return fmt.Sprintf("more than any node of this site has: the largest, %s, has %s", most.name, what)
@@ -234,7 +239,10 @@ func (d *diagnosis) roomiest(r *Refusal) []string {
 		switch class := classOf(r.Constraint, &r.Need); class {
 		case resource.Memory:
 			n.free, n.text = memory, fmt.Sprintf("%s of %s", api.Bytes(max(memory, 0)), api.Bytes(cold.memory))
-		case resource.Disk, resource.HugePages2MiB, resource.HugePages1GiB:
+		case resource.Disk, resource.HugePages2MiB, resource.HugePages1GiB, resource.Uplink:
+			if offered[class] == resource.Unmeasured { // it lacks something else
+				continue
+			}
 			n.free, n.text = free[class], fmt.Sprintf("%s of %s", class.Number(free[class]), class.Text(offered[class]))
 		default:
 			n.free, n.text = int64(cores), fmt.Sprintf("%d of %s", cores, resource.Cores.Text(int64(cold.cores)))

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -65,10 +66,13 @@ type platform struct {
 	stacks       []api.Stack
 	models       []string
 	environments map[string][]api.Stack
+	// underlayMTU is the MTU of the underlay in bytes, 0 where nobody knows it; alone: there is no underlay, so no network leads to another node.
+	underlayMTU int
+	alone       bool
 }
 
 func newPlatform(rec api.NodeRecord) platform {
-	p := platform{environments: map[string][]api.Stack{}}
+	p := platform{environments: map[string][]api.Stack{}, underlayMTU: rec.UnderlayMTU, alone: rec.Underlay == ""}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			p.stacks, p.models = append(p.stacks, s.Stack), append(p.models, s.CPUModels...)
@@ -91,9 +95,14 @@ func (p platform) hasEnvironment(name string, s api.Stack) bool {
 	return slices.Contains(p.environments[name], s)
 }
 
+// carries reports whether the underlay has room for a network's MTU.
+func (p platform) carries(m api.PortMTU) bool {
+	return m.Bytes == 0 || p.alone || p.underlayMTU >= m.UnderlayBytes
+}
+
 // platformKey is equal for nodes with equal platforms.
 func platformKey(rec api.NodeRecord) string {
-	var parts []string
+	parts := []string{fmt.Sprintf("u%t\x00%d", rec.Underlay == "", rec.UnderlayMTU)}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

@@ -18,11 +18,13 @@ const (
 	ConstraintStack       Constraint = "stack"       // no node, or too few, offer the stack
 	ConstraintCPUModel    Constraint = "cpu_model"   // no node, or too few, can carry the CPU model
 	ConstraintEnvironment Constraint = "environment" // no node, or too few, can run the environment
+	ConstraintMTU         Constraint = "mtu"         // no node, or too few, have an underlay with room for the MTU of a network
 	ConstraintDown        Constraint = "unavailable" // nodes that would do are down, drained or not heard of
 	ConstraintCores       Constraint = "cores"
 	ConstraintMemory      Constraint = "memory"
 	ConstraintDisk        Constraint = "disk"       // too little room for private disks
 	ConstraintHugePages   Constraint = "huge_pages" // too few huge pages
+	ConstraintUplink      Constraint = "uplink"     // too little of the uplink for the minimum rates of ports
 	ConstraintQuarantine  Constraint = "quarantine" // what would do is quarantined
 	ConstraintDevices     Constraint = "devices"    // too few devices are free
 	ConstraintTogether    Constraint = "together"   // every group fits, but not all at once

@@ -220,8 +220,8 @@ func (s *Sketch) LayOut(groups []api.Group, f Fit) []Placed {
 type Capacity struct {
 	// Now is what fits; NowByCores what would if memory did not count; WithUnknown with what is free on nodes that are not heard of.
 	Now, NowByCores, WithUnknown int
-	// NowWithoutDisk and NowWithoutHugePages are what would fit if those did not count.
-	NowWithoutDisk, NowWithoutHugePages int
+	// NowWithoutDisk, NowWithoutHugePages and NowWithoutRates are what would fit if those did not count.
+	NowWithoutDisk, NowWithoutHugePages, NowWithoutRates int
 	// Emptied is what would fit if only what is quarantined were held, Unquarantined if nothing were, Everything with every node up besides.
 	Emptied, Unquarantined, Everything int
 }
@@ -232,7 +232,8 @@ func (s *Sketch) Capacity(g api.Group) Capacity {
 	count := func(c conditions) int { return d.count(g, 0, c, nil) }
 	return Capacity{
 		NowWithoutDisk: count(conditions{ignore: ConstraintDisk}), NowWithoutHugePages: count(conditions{ignore: ConstraintHugePages}),
-		Now: count(conditions{}), NowByCores: count(conditions{ignore: ConstraintMemory}), WithUnknown: count(conditions{level: freeOrUnknown}),
+		NowWithoutRates: count(conditions{ignore: ConstraintUplink}),
+		Now:             count(conditions{}), NowByCores: count(conditions{ignore: ConstraintMemory}), WithUnknown: count(conditions{level: freeOrUnknown}),
 		Emptied: count(conditions{level: emptied}), Unquarantined: count(conditions{level: unquarantined}), Everything: count(conditions{level: everything}),
 	}
 }
@@ -262,6 +263,8 @@ func (c Capacity) Refuse(size int) Refusal {
 		return Refusal{Constraint: ConstraintDisk}
 	case size <= c.Emptied && size <= c.NowWithoutHugePages:
 		return Refusal{Constraint: ConstraintHugePages}
+	case size <= c.Emptied && size <= c.NowWithoutRates:
+		return Refusal{Constraint: ConstraintUplink}
 	case size <= c.Emptied:
 		return Refusal{Constraint: ConstraintCores}
 	case size <= c.Unquarantined:

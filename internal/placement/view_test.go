@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 func TestADoubleAllocationIsRefusedWithTheAssignmentsThatCollide(t *testing.T) {
@@ -125,7 +126,7 @@ func TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := v.Sketch().Capacity(group("g", 1, 1, 1))
-	if want := (Capacity{Now: 2, NowByCores: 2, NowWithoutDisk: 2, NowWithoutHugePages: 2, WithUnknown: 2, Emptied: 2, Unquarantined: 2, Everything: 2}); got != want {
+	if want := (Capacity{Now: 2, NowByCores: 2, NowWithoutDisk: 2, NowWithoutHugePages: 2, NowWithoutRates: 2, WithUnknown: 2, Emptied: 2, Unquarantined: 2, Everything: 2}); got != want {
 		t.Errorf("want %+v, got %+v", want, got)
 	}
 }
@@ -146,7 +147,7 @@ func TestAStoredDoubleAllocationIsReportedAndFreesNothing(t *testing.T) {
 	u, _ := v.Usage("n1")
 	want := Usage{
 		Cores: 4, QuarantinedCores: 1, MemoryBytes: 8 * gib, FreeMemoryBytes: 7 * gib, QuarantinedMemoryBytes: gib,
-		Holders: []string{"a", "b", "q"},
+		Besides: resource.Vector{resource.Uplink: resource.Unmeasured}, Holders: []string{"a", "b", "q"},
 	}
 	if diff := cmp.Diff(want, u); diff != "" {
 		t.Errorf("usage (-want +got):\n%s", diff)

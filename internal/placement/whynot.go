@@ -23,6 +23,10 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		return fmt.Sprintf("node %s does not offer stack %s", node, g.Stack), false
 	case ConstraintEnvironment:
 		return fmt.Sprintf("node %s can't run environment %q", node, g.Environment), false
+	case ConstraintCPUModel:
+		return fmt.Sprintf("node %s can't carry CPU model %q", node, g.CPUModel), false
+	case ConstraintMTU:
+		return fmt.Sprintf("node %s can't carry network %s: %s", node, g.PortMTU.Network, mtuProblem(s.view.nodes[id].record, g.PortMTU)), false
 	default:
 		return fmt.Sprintf("the site has no node %s", node), false
 	}

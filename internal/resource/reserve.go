@@ -48,6 +48,7 @@ func OnNode(g *api.Group) Vector {
 		v[class], v[Memory] = v[Memory], 0
 	}
 	v[Memory] = sumOf(v[Memory], Reserve(g))
+	v[Uplink] = minimumRates(g)
 	return v
 }
 
@@ -70,12 +71,13 @@ func HeldOnNode(a *api.Assignment) Vector {
 	if class, huge := HugePages(size); huge {
 		v[class] = bytes
 	}
+	v[Uplink] = heldRates(a)
 	return v
 }
 
 // OfferedBesides returns what a node offers besides cores and ordinary memory.
 func OfferedBesides(c *api.NodeCapacity) Vector {
-	v := Vector{Disk: least(c.DiskBytes)}
+	v := Vector{Disk: least(c.DiskBytes), Uplink: offeredRate(c)}
 	for _, n := range c.NUMANodes {
 		for _, pool := range n.HugePages {
 			if class, ok := HugePages(pool.PageBytes); ok {

@@ -25,6 +25,8 @@ func (c Class) String() string {
 		return "huge_pages_2mib"
 	case HugePages1GiB:
 		return "huge_pages_1gib"
+	case Uplink:
+		return "uplink"
 	default:
 		return fmt.Sprintf("class %d", uint8(c))
 	}
@@ -32,7 +34,10 @@ func (c Class) String() string {
 
 // Number writes an amount without its class: "8", "2GiB".
 func (c Class) Number(n int64) string {
-	if c >= Memory {
+	switch {
+	case c == Uplink:
+		return api.Rate(n).String()
+	case c >= Memory:
 		return bytesText(n)
 	}
 	return strconv.FormatInt(n, 10)
@@ -63,6 +68,8 @@ func (c Class) Text(n int64) string {
 		return c.Number(n) + " of huge pages of 2MiB"
 	case c == HugePages1GiB:
 		return c.Number(n) + " of huge pages of 1GiB"
+	case c == Uplink:
+		return c.Number(n) + " of the uplink"
 	case n == 1:
 		return "1 " + strings.TrimSuffix(name, "s")
 	default:

@@ -320,7 +320,7 @@ func (s *Site) request(asked Asked) admission.Request {
 	}
 	for _, g := range intent.Spec.Groups {
 		if count[g.Name] > 0 {
-			g.Size = count[g.Name]
+			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent.Project, g.Networks)
 			r.Groups = append(r.Groups, g)
 		}
 	}

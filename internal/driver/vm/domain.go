@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -69,7 +70,11 @@ type domain struct {
 
 type rootDisk struct{ Path, Target, Serial string }
 
-type nic struct{ MAC, Device string }
+type nic struct {
+	MAC, Device string
+	// MTU is what a virtio device tells its guest: that which was chosen for the network. Others change while the machine runs, and are 0 here.
+	MTU int
+}
 
 // Bound reports whether the guest's NUMA nodes have memory of chosen nodes of the host.
 func (d domain) Bound() bool { return len(d.Cells) > 0 && len(d.Cells[0].HostNodes) > 0 }
@@ -105,9 +110,18 @@ func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 	}
 	d.Sockets, d.Cores = topology(len(d.CPUs), d.Cells)
 	for n := range a.Ports {
-		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At})
+		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At, MTU: chosenMTU(m.Networks, a.Ports[n].Network)})
 	}
 	return d
+}
+
+// chosenMTU returns the MTU that was chosen for a network, 0 for none.
+func chosenMTU(networks []api.Network, uid string) int {
+	i := slices.IndexFunc(networks, func(n api.Network) bool { return n.UID == uid })
+	if i < 0 {
+		return 0
+	}
+	return networks[i].MTU
 }
 
 // build puts a machine into its chassis.

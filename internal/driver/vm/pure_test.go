@@ -54,7 +54,7 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 	twoNodes := map[int]int{2: 0, 3: 1}
 	for name, h := range map[string]hardware{
 		"emulated.xml": {SpareCPUs: []int{0}}, "accelerated.xml": {KVM: true},
-		"emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
+		"emulated-mtu.xml": {}, "emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
 		"accelerated-numa.xml":      {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
 		"accelerated-hugepages.xml": {KVM: true, NUMANodes: twoNodes}, "emulated-hugepages.xml": {},
 		"emulated-growing.xml":           {Processors: 4, MemoryBytes: 3 << 30},
@@ -75,6 +75,9 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 			for n := range m.Assignment.Memory {
 				m.Assignment.Memory[n].PageBytes = 2 << 20
 			}
+		}
+		if strings.HasSuffix(name, "-mtu.xml") {
+			m.Networks[1].MTU = 8950
 		}
 		if strings.HasSuffix(name, "-model.xml") {
 			m.Assignment.CPUModel = "Westmere"

@@ -1,0 +1,25 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// aboutMTU tells of nodes whose underlay has no room for the MTU of a group's network.
+func (d *diagnosis) aboutMTU(r *Refusal) []string {
+	var texts []string
+	for _, n := range d.failing(ConstraintMTU) {
+		texts = append(texts, n.record.Name+": "+mtuProblem(n.record, r.Need.PortMTU))
+	}
+	what := fmt.Sprintf("can carry the MTU of network %s, %d bytes", r.Need.PortMTU.Network, r.Need.PortMTU.Bytes)
+	return d.tooFew("no node "+what, "too few nodes "+what, texts)
+}
+
+// mtuProblem returns why a node can't carry the MTU of a network.
+func mtuProblem(rec api.NodeRecord, m api.PortMTU) string {
+	if rec.UnderlayMTU == 0 {
+		return "its agent does not report the MTU of its underlay"
+	}
+	return fmt.Sprintf("its underlay has an MTU of %d bytes, and %d are needed for %d in a tunnel", rec.UnderlayMTU, m.UnderlayBytes, m.Bytes)
+}

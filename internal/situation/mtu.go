@@ -1,0 +1,26 @@
+package situation
+
+import (
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// portMTU returns what the networks of a group ask of a node's underlay: the most of those whose MTU was chosen. Only a project's can be.
+func portMTU(view *state.View, project string, networks []api.GroupNetwork) api.PortMTU {
+	var most api.PortMTU
+	for _, on := range networks {
+		own, joined := api.CutProjectNetwork(on.Name)
+		if !joined {
+			continue
+		}
+		in := view.NetworkIntent(state.NetworkIntentName(project, own))
+		if in == nil || in.MTU == 0 {
+			continue
+		}
+		n := api.Network{Technology: api.TechnologyVXLAN, MTU: in.MTU}
+		if need := n.MTU + n.OverheadBytes(); need > most.UnderlayBytes {
+			most = api.PortMTU{Network: on.Name, Bytes: n.MTU, UnderlayBytes: need}
+		}
+	}
+	return most
+}
