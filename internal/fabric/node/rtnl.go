@@ -21,6 +21,9 @@ const addrGenNone = 1
 // bridgePortForwarding is BR_STATE_FORWARDING of linux/if_bridge.h.
 const bridgePortForwarding = 3
 
+// leastIPv6 is the smallest MTU of a link with IPv6 (RFC 8200, section 5).
+const leastIPv6 = 1280
+
 // linkMessage is the common part of a message that makes a link. The link is down: bringUp follows.
 func linkMessage(name string) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
@@ -42,10 +45,12 @@ func bringUp(name string, mtu, bridge int) error {
 	if bridge != 0 {
 		req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(bridge))))
 	}
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	inet6 := spec.AddRtAttr(unix.AF_INET6, nil)
-	inet6.AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
-	req.AddData(spec)
+	if mtu >= leastIPv6 { // below, the link has no IPv6, and the kernel refuses its mode
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		inet6 := spec.AddRtAttr(unix.AF_INET6, nil)
+		inet6.AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(addrGenNone))
+		req.AddData(spec)
+	}
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
