@@ -78,25 +78,26 @@ func groupName(n fabric.Network, id string) string {
 	return "nmg" + hex.EncodeToString(sum[:5])
 }
 
-// addGuards adds what the groups of a network need to the bridge's table. Where the kernel can't enforce them, their ports are closed.
+// addGuards adds what leads from and to the ports of a network, and what its groups need, to the bridge's table. Where the kernel can't enforce
+// groups, their ports are closed.
 func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[string][]string) {
 	needed := map[string]bool{}
 	for _, p := range n.Ports {
 		g := guard{n, p, n.GroupsOf(p.ID), PortName(p.ID)}
-		if len(g.groups) == 0 {
-			continue
+		into, out := "accept", "goto pinned"
+		if len(g.groups) > 0 {
+			into, out = "drop", "drop"
 		}
 		for _, group := range g.groups {
 			needed[group.ID] = true
 		}
-		into, out := "drop", "drop"
-		if can {
+		if can && len(g.groups) > 0 {
 			into, out = "goto in_"+g.name, "goto out_"+g.name
 			g.addChains(parts)
 			g.addSets(parts)
 		}
 		sets["guards_in"] = append(sets["guards_in"], fmt.Sprintf("%q : %s", g.name, into))
-		sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q : %s", g.name, out))
+		sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q . %s . ip . %s : %s", g.name, fabric.NormalMAC(p.MAC), number(p.Address), out))
 	}
 	for _, g := range n.Groups {
 		if can && needed[g.ID] {
@@ -239,7 +240,7 @@ func GuardProbe() string {
 		}
 		return r
 	}
-	n := fabric.Network{Ports: []fabric.Port{{ID: group, Address: base.Next()}}}
+	n := fabric.Network{Ports: []fabric.Port{{ID: group, MAC: "02:00:00:00:00:01", Address: base.Next()}}}
 	n.Index, n.Gateway = index, base
 	n.Groups = []fabric.Group{{ID: group, Ports: []string{group}, Members: []netip.Addr{base.Next()}}}
 	for _, d := range everyDirection {

@@ -89,7 +89,8 @@ type chainAdder func(chain string, lines ...[]string)
 // flows that such a set allowed are noted for 30 seconds. A plan that takes anything from rules forgets them all.
 func (g guard) admits() bool { return len(g.allowed(securitygroup.In, arriving, "")) > 0 }
 
-// known is the rule that accepts packets of flows that were admitted.
+// known is the rule that accepts packets of flows that were admitted, none of which is ICMP. It comes first, because it ends the way of most
+// packets that a port with such rules takes and sends.
 func (g guard) known(key string) []string {
 	if !g.admits() {
 		return nil
@@ -115,10 +116,12 @@ func (g guard) addArriving(add chainAdder) {
 		[]string{
 			hasOptions + " drop",
 			isFragment + " drop",
+		},
+		g.known(flowReply),
+		[]string{
 			fmt.Sprintf("%s goto icmp_%s", isICMP, g.name),
 			fmt.Sprintf("%s %s %s @flows_%s accept", destination, address, flowReply, g.name),
 		},
-		g.known(flowReply),
 		g.allowed(securitygroup.In, arriving, "goto admit_"+g.name),
 		[]string{
 			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
@@ -181,14 +184,17 @@ func (g guard) addNoting(add chainAdder) {
 // could fill the port's set.
 func (g guard) addOpen(add chainAdder) {
 	add("out",
+		[]string{fromMember},
 		g.anything(securitygroup.In, destination, "accept"),
 		[]string{
 			hasOptions + " accept",
 			isLater + " accept",
+		},
+		g.known(flowSent),
+		[]string{
 			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
 			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
 		},
-		g.known(flowSent),
 		g.allowed(securitygroup.In, answering, "goto answer_"+g.name),
 		[]string{"goto note_" + g.name},
 	)
@@ -200,6 +206,7 @@ func (g guard) addOpen(add chainAdder) {
 func (g guard) addRestricted(add chainAdder) {
 	add("out",
 		[]string{
+			fromMember,
 			fmt.Sprintf("%s goto odd_%s", hasOptions, g.name),
 			fmt.Sprintf("%s goto odd_%s", isFragment, g.name),
 			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),

@@ -29,6 +29,10 @@ const (
 // a tunnel only if the member is on another node now. What comes out of a tunnel has passed the pins of remotes, see inetRules. The maps of guards
 // lead to the chains of ports with security groups, see guard.go: packets from a port once it is certain who sent them, packets to a port wherever
 // they come from. What the node has routed goes into tunnels of routed networks, under the MAC address of its router.
+//
+// Each expression of a rule costs a frame 10 to 30 ns, and each name of a link that is read 60 ns. So the commonest frames leave first: those of
+// a pinned sender by one look-up of all that is pinned, and those to a port here by one more. A tag changes the type of a frame, so that no tagged
+// frame is in the map.
 const bridgeRules = `table bridge nm {
 	set pins {
 		type ifname . ether_addr . ipv4_addr
@@ -58,7 +62,7 @@ const bridgeRules = `table bridge nm {
 		type ifname : verdict
 	}
 	map guards_out {
-		type ifname : verdict
+		typeof iifname . ether saddr . ether type . @nh,96,32 : verdict
 	}
 	chain prerouting {
 		type filter hook prerouting priority -250; policy accept;
@@ -66,11 +70,10 @@ const bridgeRules = `table bridge nm {
 		iifname "nmvx*" udp sport 67 drop
 	}
 	chain member {
+		iifname . ether saddr . ether type . @nh,96,32 vmap @guards_out
 		ether type 8021q drop
 		ether type 8021ad drop
-		meta pkttype multicast jump group
 		udp sport 67-68 jump dhcp
-		iifname . ether saddr . ip saddr @pins goto pinned
 		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
 		drop
 	}
@@ -85,8 +88,7 @@ const bridgeRules = `table bridge nm {
 		drop
 	}
 	chain pinned {
-		iifname vmap @guards_out
-		accept
+` + fromMember + `		accept
 	}
 	chain input {
 		type filter hook input priority -250; policy accept;
@@ -118,6 +120,11 @@ const bridgeRules = `table bridge nm {
 		drop
 	}
 }
+`
+
+// fromMember is what members may not send under their own address either: messages of multicast routers and DHCP servers.
+const fromMember = `		meta pkttype multicast jump group
+		udp sport 67-68 jump dhcp
 `
 
 // tunnelPins take tunnel packets of our networks only from members that live behind the peer: those are the pins of frames out of tunnels, and
