@@ -61,8 +61,8 @@ var nameGuards = []Mutant{
 	{
 		Guard:   "a rogue DHCP server reaches no client",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tudp sport 67-68 jump dhcp\n",
-		Replace: "\t\tip saddr 0.0.0.0 accept\n",
+		Find:    "8021ad drop\n\t\tudp sport 67-68 jump dhcp\n",
+		Replace: "8021ad drop\n\t\tip saddr 0.0.0.0 accept\n",
 		Test:    "./internal/responder TestAMemberThatPlaysDHCPServerHearsAndReachesNoClient",
 	},
 	{

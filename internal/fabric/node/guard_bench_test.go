@@ -14,78 +14,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
-// What a packet takes between two members of a node, both with security groups, against ports without groups and against a bridge made by hand,
-// in turn within each round:
-//
-//	go test -run '^$' -bench Guards -benchtime 301x -exec $PWD/setup/asroot.sh ./internal/fabric/node
-//
-// "datagrams" are what one thread takes to send and receive one of 64 B, "stream" what one way of 8 B takes by TCP. Shortcuts are off: ports
-// with groups have none.
-func BenchmarkGuards(b *testing.B) {
-	sides := []string{"by-hand", "no-groups", "few-rules", "1000-rules", "group-rule"}
-	for mode, takes := range map[string]func(b *testing.B, w guardedWay) float64{
-		"datagrams": func(b *testing.B, w guardedWay) float64 { return w.datagrams.perDatagram(b) },
-		"stream":    func(b *testing.B, w guardedWay) float64 { return w.stream.roundTrips(b, 8, false) },
-	} {
-		b.Run(mode, func(b *testing.B) {
-			ways := newGuardedWays(b)
-			took := make([][]float64, len(sides))
-			for round := range b.N {
-				for i := range sides {
-					side := (i + round) % len(sides)
-					took[side] = append(took[side], takes(b, ways[side]))
-				}
-			}
-			for side, name := range sides {
-				b.ReportMetric(measure.Median(took[side]), name+"-µs")
-			}
-			for _, pair := range [][2]int{{1, 0}, {2, 0}, {3, 0}, {4, 0}, {2, 1}, {3, 2}} {
-				ratios := make([]float64, len(took[0]))
-				for i := range ratios {
-					ratios[i] = took[pair[0]][i] / took[pair[1]][i]
-				}
-				e := measure.MedianInterval(ratios, 0.95)
-				name := sides[pair[0]] + "/" + sides[pair[1]]
-				b.ReportMetric(e.Value, name)
-				b.ReportMetric(e.Low, name+"-low")
-				b.ReportMetric(e.High, name+"-high")
-			}
-			b.ReportMetric(0, "ns/op")
-		})
-	}
-}
-
 // guardedWay is a TCP connection and a pair of UDP sockets between two members.
 type guardedWay struct{ stream, datagrams way }
 
-// newGuardedWays connects members by the ways that BenchmarkGuards names.
-func newGuardedWays(b *testing.B) []guardedWay {
-	b.Helper()
-	needRoot(b)
-	ways := []guardedWay{newWayByHand(b)}
-	for _, rules := range []func(n fabric.Network) []securitygroup.Rule{
-		nil,
-		func(n fabric.Network) []securitygroup.Rule { return manyRules(b, n, 2) },
-		func(n fabric.Network) []securitygroup.Rule { return manyRules(b, n, 500) },
-		func(fabric.Network) []securitygroup.Rule { return parsedRules(b, "in any from group bench") },
-	} {
-		n := newNode(b, Config{NoShortcuts: true})
-		network := testNetwork(1, 2, 3)
-		if rules != nil {
-			g := fabric.Group{ID: "bench", Rules: rules(network)}
-			for _, p := range network.Ports {
-				g.Ports, g.Members = append(g.Ports, p.ID), append(g.Members, p.Address)
-			}
-			network.Groups = []fabric.Group{g}
-		}
-		apply(b, n.fabric, network)
-		ways = append(ways, connectBoth(b, attach(b, n.fabric, network, 0).namespace, attach(b, n.fabric, network, 1).namespace, network.Ports[1].Address))
-	}
-	return ways
-}
-
-// manyRules are rules by this many prefixes for TCP, and as many for UDP. The last of either is about the network.
-func manyRules(b *testing.B, n fabric.Network, prefixes int) []securitygroup.Rule {
+// manyRules are rules by this many prefixes for TCP, and as many for UDP. The last of either is about all members.
+func manyRules(b *testing.B, prefixes int) []securitygroup.Rule {
 	b.Helper()
 	var texts []string
 	for i := range prefixes - 1 {
@@ -94,24 +27,12 @@ func manyRules(b *testing.B, n fabric.Network, prefixes int) []securitygroup.Rul
 		}
 	}
 	for _, protocol := range []string{"tcp", "udp"} {
-		texts = append(texts, fmt.Sprintf("in %s 1024-65535 from %v", protocol, n.Prefix))
+		texts = append(texts, "in "+protocol+" 1024-65535 from 10.64.0.0/10")
 	}
 	return parsedRules(b, texts...)
 }
 
-// newWayByHand connects two namespaces by a bridge without rules.
-func newWayByHand(b *testing.B) guardedWay {
-	b.Helper()
-	host, one, two := newSpace(b), newSpace(b), newSpace(b)
-	host.run(b, "ip link add br0 type bridge mcast_snooping 0; ip link set br0 mtu 65521 up")
-	for i, member := range []namespace{one, two} {
-		host.run(b, fmt.Sprintf("ip link add p%d mtu 65521 type veth peer name eth0 mtu 65521 netns %s; ip link set p%d master br0 up", i, member.Path(), i))
-		member.run(b, fmt.Sprintf("ip link set lo up; ip address add 192.0.2.%d/24 dev eth0; ip link set eth0 up", i+1))
-	}
-	return connectBoth(b, one, two, netip.MustParseAddr("192.0.2.2"))
-}
-
-func connectBoth(b *testing.B, from, to namespace, address netip.Addr) guardedWay {
+func connectBoth(b *testing.B, from, to namespace, address netip.Addr) tenantWay {
 	b.Helper()
 	if !from.canReachPort(b, to, address) {
 		b.Fatal("the members don't reach each other")
@@ -198,7 +119,7 @@ func BenchmarkGroupGrows(b *testing.B) {
 	needRoot(b)
 	n := newNode(b, Config{})
 	network := testNetwork(1, 2, 3)
-	g := fabric.Group{ID: "bench", Ports: []string{network.Ports[0].ID, network.Ports[1].ID}, Rules: append(manyRules(b, network, 500), parsedRules(b, "in any from group bench")...)}
+	g := fabric.Group{ID: "bench", Ports: []string{network.Ports[0].ID, network.Ports[1].ID}, Rules: append(manyRules(b, 500), parsedRules(b, "in any from group bench")...)}
 	for a := network.Ports[0].Address; len(g.Members) < 1000; a = a.Next() {
 		g.Members = append(g.Members, a)
 	}

@@ -107,6 +107,9 @@ func TestAMemberCannotSendTaggedFrames(t *testing.T) {
 	for what, tag := range map[string]uint16{"an IEEE 802.1Q frame": 0x8100, "an IEEE 802.1ad frame": 0x88a8} {
 		frame, text := lab.a.marker(lab.b)
 		mustNotArrive(t, lab.a, lab.b, what, tagged(tag, frame), text)
+		text = token()
+		request := arpPacket(1, lab.a.mac(), lab.a.port.Address, make6(), lab.b.port.Address, text)
+		mustNotArrive(t, lab.a, lab.b, what+" with a request of ARP", tagged(tag, ethernetFrame(lab.b.mac(), lab.a.mac(), etherARP, request)), text)
 	}
 }
 

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,7 +25,7 @@ type machine struct {
 // vnetHeader is before each frame (virtio_net_hdr of linux/virtio_net.h); zeroes ask for nothing.
 var vnetHeader = make([]byte, 10)
 
-func attachMachine(t *testing.T, n node, network fabric.Network, i, queues int) machine {
+func attachMachine(t testing.TB, n node, network fabric.Network, i, queues int) machine {
 	t.Helper()
 	port := network.Ports[i]
 	m := machine{port: port}
@@ -39,19 +40,11 @@ func attachMachine(t *testing.T, n node, network fabric.Network, i, queues int) 
 	}
 	err := n.Do(func() error {
 		for range queues {
-			file, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+			file, err := openTAP(plan.PortName(port.ID), flags)
 			if err != nil {
 				return err
 			}
 			m.queues = append(m.queues, file)
-			request, err := unix.NewIfreq(plan.PortName(port.ID))
-			if err != nil {
-				return err
-			}
-			request.SetUint16(flags)
-			if err := unix.IoctlIfreq(int(file.Fd()), unix.TUNSETIFF, request); err != nil {
-				return err
-			}
 		}
 		return awaitForwarding(t.Context(), plan.PortName(port.ID))
 	})
@@ -64,6 +57,23 @@ func attachMachine(t *testing.T, n node, network fabric.Network, i, queues int) 
 		t.Fatal(err)
 	}
 	return m
+}
+
+// openTAP opens a queue of a device in the network namespace of the thread.
+func openTAP(name string, flags uint16) (*os.File, error) {
+	file, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		request.SetUint16(flags)
+		err = unix.IoctlIfreq(int(file.Fd()), unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // send sends a frame by a queue.
