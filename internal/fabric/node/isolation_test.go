@@ -110,6 +110,16 @@ func TestAMemberCannotSendTaggedFrames(t *testing.T) {
 		text = token()
 		request := arpPacket(1, lab.a.mac(), lab.a.port.Address, make6(), lab.b.port.Address, text)
 		mustNotArrive(t, lab.a, lab.b, what+" with a request of ARP", tagged(tag, ethernetFrame(lab.b.mac(), lab.a.mac(), etherARP, request)), text)
+		discover := func(text string) []byte {
+			packet := udpPacket(netip.MustParseAddrPort("0.0.0.0:68"), netip.MustParseAddrPort("255.255.255.255:67"), []byte(text))
+			return ethernetFrame(broadcast, lab.a.mac(), etherIPv4, packet)
+		}
+		node, end := lab.node.listen(t, plan.BridgeName(1)), token()
+		lab.a.send(t, memberLink, tagged(tag, discover(text)))
+		lab.a.send(t, memberLink, discover(end))
+		if frames, ok := node.until(end, markerTimeout); !ok || contains(frames, text) {
+			t.Errorf("%s with a message of a DHCP client reached the node, or %v: one without a tag did not", what, !ok)
+		}
 	}
 }
 

@@ -84,8 +84,8 @@ const inetRoutedRules = `table inet nm {
 	}
 	chain forward {
 		type filter hook forward priority -10; policy accept;
-		iifname . oifname @same accept
 		iifname . oifname @routes goto between
+		iifname . oifname @same accept
 		iifname "nmbr*" drop
 		oifname "nmbr*" drop
 	}

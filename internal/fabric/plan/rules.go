@@ -92,9 +92,9 @@ const bridgeRules = `table bridge nm {
 	}
 	chain input {
 		type filter hook input priority -250; policy accept;
+		iifname . ether daddr @egress ether type ip accept
 		iifname . arp daddr ip @gateways accept
 		iifname . ether daddr @services udp dport { 53, 67 } accept
-		iifname . ether daddr @egress ether type ip accept
 		iifname "nmp*" drop
 		iifname "nmvx*" drop
 	}
