@@ -113,11 +113,12 @@ func testNetwork(index int, hosts ...int) fabric.Network {
 
 func testPort(n fabric.Network, host int) fabric.Port {
 	a := n.Prefix.Addr().As4()
+	a[2] += byte(host >> 8)
 	a[3] += byte(host)
 	return fabric.Port{
 		ID:      fmt.Sprintf("uid%d.c-%d.1", n.Index, host),
 		Address: netip.AddrFrom4(a),
-		MAC:     net.HardwareAddr{0x02, 0, byte(n.Index >> 8), byte(n.Index), 0, byte(host)}.String(),
+		MAC:     net.HardwareAddr{0x02, 0, byte(n.Index >> 8), byte(n.Index), byte(host >> 8), byte(host)}.String(),
 	}
 }
 
