@@ -185,6 +185,7 @@ func clusters(ctx context.Context, o options, work string, log *slog.Logger, tex
 			return err
 		},
 		partPlacement: func() error { return planningCost(ctx, o, text) },
+		partNetworks:  func() error { return tenantNetworks(ctx, o, text) },
 	}
 	for _, name := range o.chosen.of(groupClusters) {
 		if run[name] == nil {
