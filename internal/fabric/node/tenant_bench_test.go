@@ -28,20 +28,30 @@ func BenchmarkTenantPaths(b *testing.B) {
 	for _, s := range []scene{
 		{"one node", []side{
 			{"by-hand", newWayByHand},
-			{"shortcut", oneNode(false, nil)}, {"bridge", oneNode(true, nil)}, {"4-rules", oneNode(false, fewRules)}, {"1000-rules", oneNode(false, thousandRules)},
+			{"shortcut", oneNode(false, nil)},
+			{"bridge", oneNode(true, nil)},
+			{"4-rules", oneNode(false, fewRules)},
+			{"1000-rules", oneNode(false, thousandRules)},
 			{"group-rule", oneNode(false, groupRule)},
 		}},
 		{"two nodes", []side{
 			{"by-hand", newTunnelByHand},
-			{"shortcut", twoNodes(false, nil)}, {"bridge", twoNodes(true, nil)}, {"4-rules", twoNodes(false, fewRules)}, {"1000-rules", twoNodes(false, thousandRules)},
+			{"shortcut", twoNodes(false, nil)},
+			{"bridge", twoNodes(true, nil)},
+			{"4-rules", twoNodes(false, fewRules)},
+			{"1000-rules", twoNodes(false, thousandRules)},
 		}},
 		{"routed", []side{
 			{"by-hand", newRouteByHand},
-			{"bridge", routed(nil)}, {"4-rules", routed(fewRules)}, {"1000-rules", routed(thousandRules)},
+			{"bridge", routed(nil)},
+			{"4-rules", routed(fewRules)},
+			{"1000-rules", routed(thousandRules)},
 		}},
 		{"tap", []side{
 			{"by-hand", newTAPsByHand},
-			{"bridge", betweenTAPs(nil)}, {"4-rules", betweenTAPs(fewRules)}, {"1000-rules", betweenTAPs(thousandRules)},
+			{"bridge", betweenTAPs(nil)},
+			{"4-rules", betweenTAPs(fewRules)},
+			{"1000-rules", betweenTAPs(thousandRules)},
 		}},
 	} {
 		b.Run(s.name, func(b *testing.B) {
