@@ -65,7 +65,9 @@ func benchmarkLines(output string) (string, error) {
 			values[fields[i+1]] = fields[i]
 			units = append(units, fields[i+1])
 		}
-		fmt.Fprintf(&b, "    %s\n", strings.ReplaceAll(name, "_", " "))
+		if name != "" {
+			fmt.Fprintf(&b, "    %s\n", strings.ReplaceAll(name, "_", " "))
+		}
 		slices.Sort(units)
 		for _, unit := range units {
 			writeMetric(&b, unit, values)

@@ -37,8 +37,7 @@ func BenchmarkNetworkChange(b *testing.B) {
 			}
 			var joins, leaves [2][]float64
 			for round := range b.N {
-				for i := range nodes {
-					at := (i + round) % len(nodes)
+				for _, at := range turns(len(nodes), round) {
 					joins[at] = append(joins[at], nodes[at].apply(b, nodes[at].after))
 					leaves[at] = append(leaves[at], nodes[at].apply(b, nodes[at].before))
 				}

@@ -64,14 +64,7 @@ func BenchmarkLimits(b *testing.B) {
 					took[side] = append(took[side], ways[side].roundTrips(b, 8, false))
 				}
 			}
-			ratios := make([]float64, len(took[0]))
-			for i := range ratios {
-				ratios[i] = took[1][i] / took[0][i]
-			}
-			e := measure.MedianInterval(ratios, 0.95)
-			b.ReportMetric(e.Value, "beside-rates/without")
-			b.ReportMetric(e.Low, "low")
-			b.ReportMetric(e.High, "high")
+			reportRatio(b, "beside-rates/without", took[1], took[0])
 			b.ReportMetric(0, "ns/op")
 		})
 	}
