@@ -13,6 +13,9 @@ const (
 // vxlanOverheadBytes is RFC 7348, section 5: outer IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14.
 const vxlanOverheadBytes = 50
 
+// CipherOverheadBytes is what WireGuard takes of the underlay's packets: outer IPv4 20, UDP 8, header 16, tag 16.
+const CipherOverheadBytes = 60
+
 // OverheadBytes returns what carrying a member's packet between nodes adds to it on the underlay. All that compare an MTU with an underlay ask here.
 func (n *Network) OverheadBytes() int { return vxlanOverheadBytes }
 

@@ -42,7 +42,11 @@ func (o owner) compare(other owner) int {
 func NewPeers(index int, members []fabric.Remote) (*Share, error) {
 	var text strings.Builder
 	for _, m := range slices.SortedFunc(slices.Values(members), fabric.Remote.Compare) {
-		fmt.Fprintf(&text, "%v %v %s\n", m.Peer, m.Address, m.MAC)
+		fmt.Fprintf(&text, "%v %v %s", m.Peer, m.Address, m.MAC)
+		if m.Key != "" {
+			text.WriteString(" " + m.Key)
+		}
+		text.WriteString("\n")
 	}
 	return newShare(owner{Index: index}, []driver.File{{Content: []byte(text.String())}})
 }
@@ -105,8 +109,11 @@ func (p NodePeers) remotes() ([]fabric.Remote, error) {
 // readRemote reads a line of a share of peers.
 func readRemote(line string) (r fabric.Remote, err error) {
 	words := strings.Split(line, " ")
-	if len(words) != 3 {
-		return r, fmt.Errorf("%q is not a peer, an address and a MAC", line)
+	if len(words) != 3 && len(words) != 4 {
+		return r, fmt.Errorf("%q is not a peer, an address and a MAC, and a key where there is encryption", line)
+	}
+	if len(words) == 4 {
+		r.Key = words[3]
 	}
 	if r.Peer, err = netip.ParseAddr(words[0]); err != nil {
 		return r, err

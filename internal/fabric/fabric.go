@@ -35,6 +35,8 @@ type Network struct {
 	Open []netip.Prefix `json:"open,omitempty"`
 	// Connections is how many tracked connections the network's project may have on this node; 0 means DefaultConnections.
 	Connections int `json:"connections,omitempty"`
+	// Encrypted: frames to and from other nodes go through WireGuard only. All networks of a node are, or none is.
+	Encrypted bool `json:"encrypted,omitempty"`
 }
 
 // Remote is a member on another node. While a member moves, it may be behind two peers, or on this node as well.
@@ -43,6 +45,8 @@ type Remote struct {
 	Peer    netip.Addr `json:"peer"`
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// Key is the public WireGuard key of the member's node, in base64; only encrypted networks have it.
+	Key string `json:"key,omitempty"`
 }
 
 // Compare orders remotes by peer, then by address and MAC.

@@ -56,6 +56,9 @@ func Validate(networks []Network) error {
 			return err
 		}
 	}
+	if err := validateEncryption(networks); err != nil {
+		return err
+	}
 	return validateQuality(networks)
 }
 

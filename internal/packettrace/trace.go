@@ -206,7 +206,7 @@ func (w walk) tunnel() Hop {
 
 func (w walk) tunnelPins() Hop {
 	from := fabric.Remote{Peer: w.from.Underlay, Address: w.from.Port.Address, MAC: fabric.NormalMAC(w.from.Port.MAC)}
-	behind := func(r fabric.Remote) bool { r.MAC = fabric.NormalMAC(r.MAC); return r == from }
+	behind := func(r fabric.Remote) bool { r.MAC, r.Key = fabric.NormalMAC(r.MAC), ""; return r == from }
 	text := fmt.Sprintf("%s behind %s: source %v and %s from %v", w.from.Member, w.from.Node, from.Address, from.MAC, from.Peer)
 	if !slices.ContainsFunc(w.to.Network.Remotes, behind) {
 		return Hop{w.to.Node, TunnelPins, false, fmt.Sprintf("this node does not know %s", text)}

@@ -16,7 +16,7 @@ const BridgeLinks = "nmbr*"
 
 // OfSite reports whether a link is a site's own: a host's link to its stand-in nodes, or a network's bridge.
 func OfSite(link string) bool {
-	return strings.HasPrefix(link, "nmu") || strings.HasPrefix(link, "nmbr")
+	return strings.HasPrefix(link, "nmu") || strings.HasPrefix(link, "nmbr") || link == "nmwg"
 }
 
 // Unasked is the chain for packets that come in over a link in "switched" and go to no site. Without the site they would not have been

@@ -58,6 +58,9 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 	return f.node.Do(func() error {
 		switch o := op.(type) {
 		case plan.AddLink:
+			if o.Link.Kind == plan.KindWireGuard {
+				return f.newCipher(o.Link)
+			}
 			return addLink(o.Link)
 		case plan.SetLink:
 			return f.setLink(o)
@@ -85,6 +88,8 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			return f.limits.clear(o.Port)
 		case plan.DeleteClass:
 			return f.limits.deleteClass(o.Class)
+		case plan.SetCipher:
+			return f.setCipher(o)
 		case plan.AddNeighbour:
 			return addNeighbour(o.Link, o.Neighbour)
 		case plan.DeleteNeighbour:

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
@@ -70,7 +71,8 @@ type meeting struct {
 	mark      uint64
 	full      int // bytes of a full probe, from the header of VXLAN on
 	peers     []fabric.Meeting
-	heardUs   []bool // by peer: it has heard full probes of this node
+	at        []netip.Addr // where each peer's tunnel ends
+	heardUs   []bool       // by peer: it has heard full probes of this node
 	out       *net.UDPConn
 	in        *net.IPConn
 	nextRound time.Time
@@ -87,16 +89,24 @@ func (f *Fabric) Meet(ctx context.Context, network int, mark uint64) ([]fabric.M
 		f.mu.RUnlock()
 		return nil, fmt.Errorf("network %d: %w", network, fabric.ErrNoNetwork)
 	}
-	peers, mtu := f.applied[i].Peers(), plan.MTU(f.applied[i], f.underlayMTU)
+	peers, mtu, encrypted := f.applied[i].Peers(), plan.MTU(f.applied[i], f.underlayMTU), f.applied[i].Encrypted
 	f.mu.RUnlock()
 	if len(peers) == 0 {
 		return nil, nil
 	}
 	m := meeting{network: network, mark: mark, full: vxlanHeader + innerHeader + mtu, heardUs: make([]bool, len(peers))}
 	for _, peer := range peers {
-		m.peers = append(m.peers, fabric.Meeting{Peer: peer, FullBytes: ipHeader + udpHeader + m.full})
+		met, at := fabric.Meeting{Peer: peer, FullBytes: ipHeader + udpHeader + m.full}, peer
+		if encrypted {
+			met.FullBytes, at = met.FullBytes+api.CipherOverheadBytes, fabric.Inside(peer)
+		}
+		m.peers, m.at = append(m.peers, met), append(m.at, at)
 	}
-	if err := f.node.Do(func() error { return m.open(f.cfg.Underlay) }); err != nil {
+	self := f.cfg.Underlay
+	if encrypted {
+		self = fabric.Inside(self)
+	}
+	if err := f.node.Do(func() error { return m.open(self) }); err != nil {
 		return nil, fmt.Errorf("probes can't be sent: %w", err)
 	}
 	defer m.close()
@@ -194,7 +204,7 @@ func (m *meeting) round() {
 	for i := range m.peers {
 		p := &m.peers[i]
 		for _, full := range []bool{false, true} {
-			_, err := m.out.WriteToUDPAddrPort(m.probe(full, p.Full), netip.AddrPortFrom(p.Peer, tunnelPort))
+			_, err := m.out.WriteToUDPAddrPort(m.probe(full, p.Full), netip.AddrPortFrom(m.at[i], tunnelPort))
 			if errors.Is(err, unix.EMSGSIZE) {
 				err = fmt.Errorf("packets of %d bytes don't fit this node's link to the underlay", p.FullBytes)
 			}
@@ -227,7 +237,7 @@ func (m *meeting) probe(full, heard bool) []byte {
 
 // take notes a probe, which begins with its UDP header.
 func (m *meeting) take(sender netip.Addr, packet []byte) {
-	i := slices.IndexFunc(m.peers, func(p fabric.Meeting) bool { return p.Peer == sender })
+	i := slices.Index(m.at, sender)
 	if i < 0 || len(packet) < udpHeader+probeBytes {
 		return
 	}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/fabric/shortcut"
@@ -26,6 +28,8 @@ type Config struct {
 	plan.Config
 	// Logger may be nil.
 	Logger *slog.Logger
+	// PrivateKey is this node's for the encryption of the underlay; the zero value means that the node can't encrypt.
+	PrivateKey wgtypes.Key
 	// NoShortcuts makes all frames between members pass the bridge, as on a kernel that has nothing else; for tests and comparisons.
 	NoShortcuts bool
 }
@@ -74,6 +78,9 @@ func New(cfg Config) (*Fabric, error) {
 	log := cfg.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.PrivateKey != (wgtypes.Key{}) {
+		cfg.PublicKey = cfg.PrivateKey.PublicKey().String()
 	}
 	f := &Fabric{cfg: cfg, log: log, node: node, guards: guards{probe: plan.GuardProbe()}, limits: newLimits(), shortcuts: shortcuts{log: log, table: shortcut.New()}}
 	f.shortcuts.off.Store(cfg.NoShortcuts)

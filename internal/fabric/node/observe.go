@@ -186,6 +186,12 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 				link.Learned = append(link.Learned, plan.Heard{MAC: e.HardwareAddr.String(), Peer: addr4(e.IP)})
 			}
 		}
+	case *netlink.Wireguard:
+		cipher, err := readCipher(link.Name)
+		if err != nil {
+			return err
+		}
+		link.Cipher = cipher
 	case *netlink.Veth, *netlink.Tuntap:
 		if _, own := plan.OwnLink(link.Name); own {
 			return nil // a member's port: no routing happens on it

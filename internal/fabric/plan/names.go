@@ -14,6 +14,8 @@ const (
 	tunnelPrefix = "nmvx"              // nmvxINDEX, its VXLAN tunnel
 	// ShaperName is the device that all packets from ports with rates pass.
 	ShaperName = "nmifb"
+	// CipherName is the WireGuard device of all tunnels.
+	CipherName = "nmwg"
 	portPrefix = fabric.DevicePrefix // nmpHASH, the host's end of a member's veth pair, or a virtual machine's TAP device
 )
 
@@ -29,9 +31,9 @@ func PortName(id string) string { return fabric.DeviceName(id) }
 // GatewayMAC returns the MAC address of a network's bridge.
 func GatewayMAC(index int) string { return fabric.GatewayMAC(index) }
 
-// OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports and the device of rates.
+// OwnLink reports whether a link of this name is this product's, and of which network, 0 for ports and the devices that all networks share.
 func OwnLink(name string) (index int, own bool) {
-	if name == ShaperName {
+	if name == ShaperName || name == CipherName {
 		return 0, true
 	}
 	for _, prefix := range []string{bridgePrefix, tunnelPrefix} {

@@ -95,6 +95,8 @@ func (o AddLink) String() string {
 		fmt.Fprintf(&b, " address %s addrgenmode none %s type bridge mcast_snooping %s mcast_querier %[3]s", l.MAC, upDown(l.Up), onOff(l.Snooping))
 	case KindIFB:
 		fmt.Fprintf(&b, " addrgenmode none %s type ifb", upDown(l.Up))
+	case KindWireGuard:
+		fmt.Fprintf(&b, " addrgenmode none %s type wireguard\n%s", upDown(l.Up), SetCipher{Link: l.Name, Device: true, Cipher: l.Cipher, Peers: l.Cipher.Peers})
 	case KindVXLAN:
 		fmt.Fprintf(&b, " addrgenmode none %s type vxlan id %d local %s dstport %d", upDown(l.Up), l.VNI, l.Local, l.Port)
 	}

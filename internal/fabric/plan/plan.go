@@ -34,6 +34,9 @@ type Config struct {
 	// Protected are networks that members never reach through egress, besides all tenant networks, the underlay and the
 	// node's own addresses: management networks, for instance.
 	Protected []netip.Prefix
+	// PublicKey is this node's WireGuard key, in base64; "" means that the node can't encrypt, and encrypted networks with members on other
+	// nodes are refused.
+	PublicKey string
 }
 
 // Kind is what kind of link the kernel says a link is.
@@ -46,6 +49,8 @@ const (
 	KindVeth   Kind = "veth"
 	KindTAP    Kind = "tuntap"
 	KindIFB    Kind = "ifb"
+
+	KindWireGuard Kind = "wireguard"
 )
 
 // Link is a link as it should be, or as the kernel has it.
@@ -76,6 +81,8 @@ type Link struct {
 	// Neighbours are the members that the node's stack knows at a bridge, and Placed those that a tunnel sends to their peers, in order.
 	Neighbours []Neighbour
 	Placed     []Placed
+	// Cipher is the configuration of a WireGuard device.
+	Cipher Cipher
 	// Away: the other end of a veth pair is in another network namespace.
 	Away bool
 }
@@ -132,10 +139,16 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	}
 	networks = slices.Clone(networks)
 	slices.SortFunc(networks, func(a, b fabric.Network) int { return a.Index - b.Index })
+	cipher, cipherErr := cipherLink(cfg, networks, seen)
+	cfg, networks, seen = inside(cfg, networks, seen)
 	links, err := desiredLinks(cfg, networks, seen)
 	if err != nil {
 		return nil, err
 	}
+	if cipherErr != nil {
+		return nil, cipherErr
+	}
+	links = append(cipher, links...)
 	forwards := slices.ContainsFunc(networks, func(n fabric.Network) bool { return n.HasGateway() })
 	want := desiredRules(cfg, networks, seen)
 
@@ -308,6 +321,7 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 			ops = append(ops, AddPeer{Network: index, Link: want.Name, Peer: p})
 		}
 	}
+	ops = append(ops, planCipher(want, seen)...)
 	ops = append(ops, planRoutes(index, want, seen)...)
 	if want.Kind == KindBridge && want.Forwarding != seen.Forwarding {
 		ops = append(ops, SetForwarding{Network: index, Link: want.Name, On: want.Forwarding})

@@ -282,13 +282,13 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 		addEgressElements(cfg, networks, seen, inet)
 		addFloating(networks, seen, inet)
 		text := addMarks(inetEgressRules, marked(networks, seen), inet)
-		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet), Parts: addBounds(networks, inet)}
+		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet), Parts: addBounds(networks, inet)}
 	case routed:
 		text := addMarks(inetRoutedRules, marked(networks, seen), inet)
-		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
+		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet)}
 	case len(inet["vnis"]) > 0:
 		text := addMarks(inetRules, marked(networks, seen), inet)
-		rules[InetTable] = Table{Text: skeleton(text), Sets: sortSets(inet)}
+		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet)}
 	}
 	return rules
 }
