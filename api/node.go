@@ -107,6 +107,8 @@ type NodeRecord struct {
 	Underlay string `json:"underlay,omitempty"`
 	// UnderlayMTU is the MTU of the link that bears Underlay, in bytes; 0: not known.
 	UnderlayMTU int `json:"underlay_mtu,omitempty"`
+	// WireGuardKey is the node's public key for an encrypted underlay, in base64; empty on a node whose kernel has no WireGuard.
+	WireGuardKey string `json:"wireguard_key,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -59,13 +61,20 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, Logger: log})
+	key, err := wireGuardKey(ctx, dir, log)
+	if err != nil {
+		return err
+	}
+	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, PrivateKey: key, Logger: log})
 	if err != nil {
 		return err
 	}
 	node, err := describe(opts, underlay)
 	if err != nil {
 		return err
+	}
+	if key != (wgtypes.Key{}) {
+		node.WireGuardKey = key.PublicKey().String()
 	}
 	if node.Capacity.DiskBytes, err = diskBytes(opts, dir); err != nil {
 		return err

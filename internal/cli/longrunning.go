@@ -64,6 +64,11 @@ func floatingFlags(cmd *cobra.Command, f *config.Floating, pools string) {
 	cmd.Flags().IntVar(&f.Connections, "project-connections", fabric.DefaultConnections, "tracked connections to the outside that a project may have on each node")
 }
 
+// encryptFlag adds the flag of an encrypted underlay.
+func encryptFlag(cmd *cobra.Command, encrypt *bool) {
+	cmd.Flags().BoolVar(encrypt, "encrypt-underlay", false, "encrypt networks between nodes with WireGuard; nodes without it carry no network that needs other nodes; give it to all servers of the site")
+}
+
 // checkFloating refuses limits that no node can enforce.
 func checkFloating(f config.Floating) error {
 	if f.Connections < 1 || f.Connections > maxConnections {
@@ -156,6 +161,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	poolFlag(cmd, &opts.NetworkPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
+	encryptFlag(cmd, &opts.EncryptUnderlay)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")
@@ -184,6 +190,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	poolFlag(cmd, &opts.NetworkPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
+	encryptFlag(cmd, &opts.EncryptUnderlay)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")

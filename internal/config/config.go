@@ -59,8 +59,10 @@ type Dev struct {
 	Floating    Floating
 	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
 	EgressOpen []string
-	Provision  Provision
-	Logs       Logs
+	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
+	EncryptUnderlay bool
+	Provision       Provision
+	Logs            Logs
 }
 
 // Server are the options of `nearmetal server`.
@@ -75,8 +77,10 @@ type Server struct {
 	Floating    Floating
 	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
 	EgressOpen []string
-	Provision  Provision
-	Logs       Logs
+	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
+	EncryptUnderlay bool
+	Provision       Provision
+	Logs            Logs
 }
 
 // Floating is about floating addresses and what reaches members through them.

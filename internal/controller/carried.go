@@ -22,13 +22,13 @@ type ends struct {
 type end struct {
 	ports []fabric.Port
 	// reached are the ports of members that others may reach. Lost ones and most of those that are let go are not among them, whoever else is
-	// on their node. address is the node's underlay address, not valid where it has none.
+	// on their node.
 	reached []fabric.Port
 	// guarded are those of the ports that have security groups.
 	guarded []portgroups.Port
 	// carriers are the members here that floating addresses can lead to, with their ports on this network.
 	carriers []carrier
-	address  netip.Addr
+	tunnelEnd
 }
 
 // carried is the networks of all clusters as the nodes should have them. Several clusters may have ports on one network, so a network is put
@@ -44,6 +44,8 @@ type carried struct {
 	routers  map[string]*router
 	routerOf map[string]string
 	out      outward
+	// encrypted: all tunnels are within WireGuard.
+	encrypted bool
 }
 
 // members are the members that others reach over the node's underlay address.
@@ -53,7 +55,7 @@ func (e end) members() []fabric.Remote {
 	}
 	members := make([]fabric.Remote, 0, len(e.reached))
 	for _, p := range e.reached {
-		members = append(members, fabric.Remote{Peer: e.address, Address: p.Address, MAC: p.MAC})
+		members = append(members, e.remote(p))
 	}
 	return members
 }
@@ -74,10 +76,11 @@ type nodeNetwork struct {
 	groups *agentstream.Share
 }
 
-func newCarried(out outward) carried {
+func newCarried(out outward, encrypted bool) carried {
 	return carried{
-		out:  out,
-		ends: map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
+		encrypted: encrypted,
+		out:       out,
+		ends:      map[string]map[string]ends{}, merged: map[string]merged{}, byNode: map[string]map[string]nodeNetwork{}, changed: map[string]bool{},
 		rules: map[string][]string{}, routers: map[string]*router{}, routerOf: map[string]string{},
 	}
 }
@@ -136,7 +139,7 @@ func (n *carried) together(uid string) (merged, error) {
 		network = on.network
 		for node, e := range on.byNode {
 			at := byNode[node]
-			at.network.Network = on.network
+			at.network.Network, at.network.Encrypted = on.network, n.encrypted
 			at.network.Ports = append(at.network.Ports, e.ports...)
 			n.addOutward(&at.network, cluster, e)
 			byNode[node] = at
@@ -171,7 +174,7 @@ func (n *carried) together(uid string) (merged, error) {
 	if r := n.routers[n.routerOf[uid]]; r != nil && len(members) > 0 {
 		for node, self := range r.nodes {
 			at := byNode[node]
-			at.network.Network = network
+			at.network.Network, at.network.Encrypted = network, n.encrypted
 			at.peers = agentstream.NodePeers{Share: peers, Self: self}
 			byNode[node] = at
 		}

@@ -59,7 +59,7 @@ func merge(t *testing.T, n *carried) []string {
 }
 
 func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	a := labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"})
 	n.set("ua", nil, a)
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}, labEnd{"n3", 3, "b-1"}))
@@ -94,7 +94,7 @@ func TestANetworkHasThePortsAndPeersOfAllItsClusters(t *testing.T) {
 }
 
 func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	n.set("ua", nil, labEnds(false, labEnd{"n1", 1, "a-0"}))
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
 	merge(t, &n)
@@ -117,7 +117,7 @@ func TestANodeOfOneClustersLostMembersIsStillReachedForAnothers(t *testing.T) {
 }
 
 func TestALostMemberIsNotReachedOnANodeThatAnotherClusterKeepsAPeer(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	n.set("ua", nil, labEnds(true, labEnd{"n1", 1, "a-0"}, labEnd{"n2", 2, "a-1"}))
 	n.set("ub", nil, labEnds(true, labEnd{"n2", 2, "b-0"}))
 	merge(t, &n)
@@ -137,7 +137,7 @@ func TestALostMemberIsNotReachedOnANodeThatAnotherClusterKeepsAPeer(t *testing.T
 	for _, port := range []bool{true, false} {
 		lost := labEnds(false, labEnd{"n2", 2, "a-1"})
 		if !port {
-			lost["lab"].byNode["n2"] = end{address: netip.MustParseAddr("198.18.0.2")}
+			lost["lab"].byNode["n2"] = end{tunnelEnd: tunnelEnd{address: netip.MustParseAddr("198.18.0.2")}}
 		}
 		lost["lab"].byNode["n1"] = labEnds(true, labEnd{"n1", 1, "a-0"})["lab"].byNode["n1"]
 		n.set("ua", n.ends["lab"]["ua"].asMap(), lost)

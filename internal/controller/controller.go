@@ -68,8 +68,10 @@ type Config struct {
 	FloatingPool []netip.Prefix
 	Connections  int
 	// Open are the private ranges that members with egress reach.
-	Open      []netip.Prefix
-	Deadlines lifecycle.Deadlines
+	Open []netip.Prefix
+	// EncryptUnderlay: frames between nodes go through WireGuard only, and nodes without it carry no networks that need other nodes.
+	EncryptUnderlay bool
+	Deadlines       lifecycle.Deadlines
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning

@@ -75,7 +75,7 @@ func newDesiredStates(cfg Config) *desiredStates {
 		peers:   map[string]map[image.Digest][]string{},
 		holders: cfg.Agents.Holders,
 		last:    &state.View{}, undone: map[string]bool{},
-		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(outward{pool: cfg.FloatingPool, open: cfg.Open, connections: cfg.Connections}), jobs: map[string][]agentstream.Job{},
+		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(outward{pool: cfg.FloatingPool, open: cfg.Open, connections: cfg.Connections}, cfg.EncryptUnderlay), jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
 }
@@ -155,7 +155,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 	}
 	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *state.Node) string { return n.Name })
 	for _, n := range append(nodes, left...) {
-		if underlay(d.last, n.Name) == underlay(view, n.Name) {
+		if reportedBy(d.last, n.Name) == reportedBy(view, n.Name) {
 			continue
 		}
 		for _, c := range view.ClustersOnNode(n.Name) {
@@ -188,14 +188,6 @@ func (d *desiredStates) lookAgain(at time.Time) {
 	if !at.IsZero() && (d.goodUntil.IsZero() || at.Before(d.goodUntil)) {
 		d.goodUntil = at
 	}
-}
-
-// underlay is the address of a node as a view has it, "" for none.
-func underlay(view *state.View, node string) string {
-	if n := view.Agent(node); n != nil {
-		return n.Underlay
-	}
-	return ""
 }
 
 // updateCluster renders one cluster and marks the nodes on which it is other than before. It reports whether that was taken over: with an

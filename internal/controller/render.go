@@ -2,8 +2,6 @@ package controller
 
 import (
 	"fmt"
-	"maps"
-	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
@@ -109,7 +107,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	if err := d.renderFiles(view, c, w.held, before, &next); err != nil {
 		return rendered{}, err
 	}
-	addresses, incomplete := addressesOf(view, w.peers)
+	addresses, incomplete := d.addressesOf(view, w.peers)
 	for node := range w.nodes {
 		p := part{}
 		if w.peers[node] {
@@ -130,11 +128,11 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 }
 
 // endsOf returns the nodes on which a cluster has ports of a network, without the ports.
-func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]netip.Addr) ends {
+func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[string]tunnelEnd) ends {
 	on := ends{network: network, byNode: map[string]end{}}
 	for a := range c.All() {
 		if w.nodes[a.Node] && slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Network == network.UID }) {
-			on.byNode[a.Node] = end{address: addresses[a.Node]}
+			on.byNode[a.Node] = end{tunnelEnd: addresses[a.Node]}
 		}
 	}
 	return on
@@ -292,23 +290,6 @@ func renderOwn(renderer *contextualization.Renderer, members []api.Assignment) (
 		}
 	}
 	return made, nil
-}
-
-// addressesOf returns the underlay addresses of nodes. With an error those are missing that have none.
-func addressesOf(view *state.View, nodes map[string]bool) (map[string]netip.Addr, error) {
-	addresses := make(map[string]netip.Addr, len(nodes))
-	var missing error
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		address, err := netip.ParseAddr(underlay(view, node))
-		switch {
-		case err == nil:
-			addresses[node] = address
-		case len(nodes) > 1 && missing == nil:
-			missing = fmt.Errorf("node %q has no usable underlay address (%q); members on several nodes need one: "+
-				"start its agent with --underlay", node, underlay(view, node))
-		}
-	}
-	return addresses, missing
 }
 
 // lostBy are the assignments that a cluster has lost, replaced since or not.

@@ -38,7 +38,7 @@ func described(n *carried, node string) []string {
 }
 
 func TestANodeHasAllNetworksThatItsMembersAreRoutedTo(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	want := func(what string, nodes map[string][]string) {
 		t.Helper()
 		for node, networks := range nodes {
@@ -84,7 +84,7 @@ func TestANodeHasAllNetworksThatItsMembersAreRoutedTo(t *testing.T) {
 }
 
 func TestASecurityGroupHasItsMembersOnAllRoutedNetworks(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	n.rules[state.SecurityGroupName("lab", "web")] = []string{"in tcp 80 from group ops"}
 	guarded := func(project, uid string, index int, e labEnd, group string) map[string]ends {
 		on := routedEnds(project, uid, index, true, e)

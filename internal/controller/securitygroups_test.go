@@ -116,7 +116,7 @@ func guardedEnds(group string, nodes ...string) map[string]ends {
 }
 
 func TestAChangeOfRulesConcernsTheNodesWithSuchPortsAlone(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	rules := func(project, name string, rules ...string) []*api.SecurityGroup {
 		return []*api.SecurityGroup{{Name: state.SecurityGroupName(project, name), Project: project, Rules: rules}}
 	}
@@ -154,7 +154,7 @@ func TestAChangeOfRulesConcernsTheNodesWithSuchPortsAlone(t *testing.T) {
 }
 
 func TestRulesThatNodesCannotEnforceReachNoNode(t *testing.T) {
-	n := newCarried(outward{})
+	n := newCarried(outward{}, false)
 	broken := []*api.SecurityGroup{{Name: "physics.web", Project: "physics", Rules: []string{"in tcp from 10.0.0.0/8", "in tcp 80 from 10.0.0.0/8"}}}
 	n.learnRules(nil, broken)
 	n.set("ua", nil, guardedEnds("web", "n1"))

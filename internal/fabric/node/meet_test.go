@@ -86,7 +86,7 @@ func TestAFirewallBeforeTunnelsIsFoundInItsDirection(t *testing.T) {
 func TestOnlyProbesOfPeersForThisMeetingCount(t *testing.T) {
 	peer, stranger := netip.MustParseAddr("198.18.0.2"), netip.MustParseAddr("198.18.0.9")
 	fresh := func() *meeting {
-		return &meeting{network: 3, mark: 5, full: 8972, peers: []fabric.Meeting{{Peer: peer}}, heardUs: make([]bool, 1)}
+		return &meeting{network: 3, mark: 5, full: 8972, peers: []fabric.Meeting{{Peer: peer}}, at: []netip.Addr{peer}, heardUs: make([]bool, 1)}
 	}
 	packet := func(m meeting, full bool) []byte { return append(make([]byte, udpHeader), m.probe(full, true)...) }
 	other := func(change func(m *meeting)) meeting { m := *fresh(); change(&m); return m }
