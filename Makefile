@@ -24,7 +24,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest guest-images testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,7 +115,7 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest test-network-guest)
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
@@ -134,6 +134,13 @@ test-vm-guest: setup build ## start, limit, pin, pause, stop and end virtual mac
 	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -p 1 ./testbed/debiantree ./testbed/foreignimage
 	NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT) $(VM_HOST) -memory-mib 3072 -timeout 25m -modules tun -share /var/cache/nearmetal/boot' \
 		-ldflags='-s -w' -count=1 -timeout 30m -v -run '$(VM_GUEST_TESTS)' ./internal/driver/vm
+
+# Networks on kernel modules that not every machine has. In the guest, namespaces play the nodes.
+NETWORK_GUEST_TESTS ?= Encryption|AKeyMayChange|ProbesPassTheEncryption|TestASiteWithAnEncryptedUnderlay
+test-network-guest: setup build ## test networks in an emulated Debian guest whose kernel has WireGuard
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan' -p 1 -count=1 -timeout 30m -v \
+		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=

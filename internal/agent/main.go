@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
-
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -61,20 +59,13 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	key, err := wireGuardKey(ctx, dir, log)
+	networks, key, err := openNetworks(ctx, fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, Logger: log}, dir)
 	if err != nil {
 		return err
 	}
-	networks, err := fabricnode.New(fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, PrivateKey: key, Logger: log})
+	node, err := describe(opts, underlay, key)
 	if err != nil {
 		return err
-	}
-	node, err := describe(opts, underlay)
-	if err != nil {
-		return err
-	}
-	if key != (wgtypes.Key{}) {
-		node.WireGuardKey = key.PublicKey().String()
 	}
 	if node.Capacity.DiskBytes, err = diskBytes(opts, dir); err != nil {
 		return err
@@ -186,7 +177,7 @@ func streamTransport(config *tls.Config) *http.Transport {
 }
 
 // describe is what the node offers, before the checks.
-func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
+func describe(opts config.Agent, underlay netip.Addr, publicKey string) (api.NodeRecord, error) {
 	usable, err := inventory.UsableCPUs()
 	if err != nil {
 		return api.NodeRecord{}, err
@@ -202,7 +193,7 @@ func describe(opts config.Agent, underlay netip.Addr) (api.NodeRecord, error) {
 	node := api.NodeRecord{
 		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),
 		Oversubscribed: opts.SharedCPUs || len(cpus) < len(capacity.Cores),
-		BootGeneration: opts.BootGeneration,
+		BootGeneration: opts.BootGeneration, WireGuardKey: publicKey,
 	}
 	if underlay.IsValid() {
 		node.Underlay = underlay.String()

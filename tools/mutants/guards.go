@@ -40,6 +40,7 @@ func guards() []Mutant {
 		shortcutGuards,
 		tunnelShortcutGuards,
 		pinGuards,
+		cipherGuards,
 		watchGuards,
 		containerGuards,
 		sandboxGuards,

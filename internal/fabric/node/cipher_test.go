@@ -111,7 +111,7 @@ func TestWithEncryptionTheWireCarriesWireGuardOnly(t *testing.T) {
 		lab := newCipherLab(t, 2, encrypted)
 		a, b := lab.members[0], lab.members[1]
 		frame, text := a.marker(b)
-		big := udpPacket(netip.AddrPortFrom(a.port.Address, 9), netip.AddrPortFrom(b.port.Address, 9), append(make([]byte, 8840), "the end"...))
+		big := udpPacket(netip.AddrPortFrom(a.port.Address, 9), netip.AddrPortFrom(b.port.Address, 9), append(make([]byte, underlayMTUInTests-cipherOverhead-vxlanOverhead-28-len("the end")), "the end"...))
 		sent := lab.onTheWire(t, func() {
 			mustReach(t, a.namespace, "a member on another node", b.address())
 			mustArrive(t, a, b, "a packet", frame, text)

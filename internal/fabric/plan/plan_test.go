@@ -98,6 +98,8 @@ func (m *machine) execute(op Operation) {
 		m.change(o.Link, func(l *Link) { l.Peers = append(slices.Clone(l.Peers), o.Peer) })
 	case DeletePeer:
 		m.change(o.Link, func(l *Link) { l.Peers = remove(l.Peers, o.Peer) })
+	case SetCipher:
+		m.change(o.Link, func(l *Link) { l.Cipher = o.Cipher })
 	case AddFloating:
 		m.change(o.Link, func(l *Link) { l.Addresses = append(slices.Clone(l.Addresses), netip.PrefixFrom(o.Address, 32)) })
 	case DeleteFloating:
