@@ -330,4 +330,6 @@ type MemberNetwork struct {
 	// Name is the network's name within the cluster.
 	Name    string `json:"name"`
 	Address string `json:"address"`
+	// Address6 is its IPv6 address, on a network with IPv6.
+	Address6 string `json:"address6,omitempty"`
 }

@@ -22,6 +22,9 @@ type NetworkIntent struct {
 	User    string `json:"user,omitempty"`
 	// Prefix is the requested subnet; not valid: any of the site's pool.
 	Prefix netip.Prefix `json:"prefix,omitzero"`
+	// IPv6 gives the network an IPv6 subnet as well. Prefix6 is the requested one; not valid: any of the site's.
+	IPv6    bool         `json:"ipv6,omitempty"`
+	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
 	// Egress lets members open connections to the outside (NAT).
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project.
@@ -52,6 +55,8 @@ type Network struct {
 	// Prefix is its subnet. Gateway is the subnet's first host.
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"`
+	// Prefix6 is its IPv6 subnet of length 64, if it has one. Members have the same number of a host in both subnets.
+	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
 	// Egress lets members open connections to the outside (NAT).
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, through the gateway.
@@ -69,8 +74,9 @@ type Network struct {
 type NetworkRef struct {
 	UID string `json:"uid"`
 	// Name is that of a project's network, as a group writes it. It is empty for a cluster's own.
-	Name   string       `json:"name,omitempty"`
-	Prefix netip.Prefix `json:"prefix"`
+	Name    string       `json:"name,omitempty"`
+	Prefix  netip.Prefix `json:"prefix"`
+	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
 }
 
 // Domain ends the full names of members and clusters: MEMBER.CLUSTER.nearmetal.internal. The top-level domain is reserved for private use.
@@ -149,6 +155,11 @@ type NetworkRequest struct {
 	Project string `json:"project,omitempty"`
 	// Prefix is its subnet: an IPv4 prefix of length 16 to 28 within the site's pool for networks. It defaults to a free one.
 	Prefix string `json:"prefix,omitempty"`
+	// IPv6 gives the network an IPv6 subnet of length 64 as well.
+	IPv6 bool `json:"ipv6,omitempty"`
+	// Prefix6 is its IPv6 subnet: a prefix of length 64 within fd00::/8 or within the site's IPv6 pool. It defaults to a free one of that pool. A
+	// network with a prefix6 has IPv6.
+	Prefix6 string `json:"prefix6,omitempty"`
 	// Egress lets members open connections to the outside (NAT). Their default route is by this network.
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, on whichever node.
@@ -187,7 +198,9 @@ type NetworkPort struct {
 	Node    string     `json:"node"`
 	Kind    PortKind   `json:"kind"`
 	Address netip.Addr `json:"address"`
-	MAC     string     `json:"mac"`
+	// Address6 is its IPv6 address, on a network with IPv6.
+	Address6 netip.Addr `json:"address6,omitzero"`
+	MAC      string     `json:"mac"`
 	// SecurityGroups are the names of the port's groups. A port without one is not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Quality is the port's quality of service.

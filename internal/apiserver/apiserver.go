@@ -115,6 +115,8 @@ type Config struct {
 	Networks  Networks
 	// Pool is where subnets of networks come from.
 	Pool placement.Pool
+	// Pool6 is where their IPv6 subnets come from.
+	Pool6 placement.Pool6
 	// FloatingPool is where floating addresses come from.
 	FloatingPool floating.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.

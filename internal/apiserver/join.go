@@ -217,13 +217,25 @@ func newMember(record *api.ClusterRecord, a *api.Assignment) api.MemberStatus {
 		m.Address = a.Address().String()
 	}
 	for i := 1; i < len(a.Ports); i++ {
-		m.Networks = append(m.Networks, api.MemberNetwork{Name: networkNameIn(record, a.Ports[i].Network), Address: a.Ports[i].Address.String()})
+		p := &a.Ports[i]
+		m.Networks = append(m.Networks, api.MemberNetwork{Name: networkNameIn(record, p.Network), Address: p.Address.String(), Address6: address6In(record, p)})
 	}
 	m.Devices = devicesOf(a)
 	if m.CPUs == nil {
 		m.CPUs = []int{}
 	}
 	return m
+}
+
+// address6In returns the IPv6 address of a port on a network that the cluster joined, "" for none.
+func address6In(record *api.ClusterRecord, p *api.PortClaim) string {
+	for _, ref := range record.Joined {
+		n := api.Network{Prefix: ref.Prefix, Prefix6: ref.Prefix6}
+		if six := n.Address6(p.Address); ref.UID == p.Network && six.IsValid() {
+			return six.String()
+		}
+	}
+	return ""
 }
 
 // networkNameIn returns the name that the groups of a cluster write for a network, by its UID.

@@ -165,12 +165,12 @@ func joinNetwork(view *state.View, n *api.Network, quarantined map[string][]*api
 func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIntent, quarantined map[string][]*api.Assignment) api.NetworkStatus {
 	_, own := tenancy.Split(in.Name)
 	out := api.NetworkStatus{
-		Network: api.Network{UID: in.UID, Technology: api.TechnologyVXLAN, Prefix: in.Prefix, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}, Phase: api.NetworkPending,
+		Network: api.Network{UID: in.UID, Technology: api.TechnologyVXLAN, Prefix: in.Prefix, Prefix6: in.Prefix6, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}, Phase: api.NetworkPending,
 	}
 	if n := view.Network(in.UID); n != nil {
 		out.Network, out.Phase = *n, api.NetworkReady
 		if n.Refused != "" {
-			out.Prefix, out.Phase = in.Prefix, api.NetworkRefused
+			out.Prefix, out.Prefix6, out.Phase = in.Prefix, in.Prefix6, api.NetworkRefused
 		}
 	}
 	if in.DeleteRequestedAt != nil {
@@ -185,6 +185,9 @@ func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIn
 	}
 	held := slices.DeleteFunc(slices.Clone(quarantined[in.UID]), func(a *api.Assignment) bool { return !seesCluster(p, a.Cluster) })
 	out.Ports = portsOf(in.UID, on, held)
+	for i := range out.Ports {
+		out.Ports[i].Address6 = out.Address6(out.Ports[i].Address)
+	}
 	return out
 }
 
@@ -231,6 +234,10 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	if err != nil {
 		return nil, err
 	}
+	prefix6, err := s.requestedPrefix6(req, src)
+	if err != nil {
+		return nil, err
+	}
 	p, view := who(ctx), s.cfg.Reader.View()
 	project := cmp.Or(req.Project, projectOr(p.Project))
 	if err := mayChangeShared(p, view, project, "networks"); err != nil {
@@ -240,11 +247,14 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	if err := networkIsNew(p, view, project, full, prefix); err != nil {
 		return nil, err
 	}
+	if err := subnet6IsFree(p, view, prefix6); err != nil {
+		return nil, err
+	}
 	if err := mtuFits(view, req, src); err != nil {
 		return nil, err
 	}
 	intent := api.NetworkIntent{
-		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, Egress: req.Egress, Routed: req.Routed, MTU: req.MTU,
+		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, IPv6: req.IPv6 || prefix6.IsValid(), Prefix6: prefix6, Egress: req.Egress, Routed: req.Routed, MTU: req.MTU,
 		CreatedAt: s.cfg.Now().UTC(),
 	}
 	revision, err := s.cfg.Writer.CreateNetwork(ctx, intent)

@@ -19,8 +19,8 @@ type traceInput struct {
 	Name     string `path:"name" doc:"CLUSTER, CLUSTER:NETWORK, project/NETWORK or a UID; of another project PROJECT.CLUSTER or project/PROJECT.NETWORK"`
 	From     string `query:"from" required:"true" minLength:"1" maxLength:"256" doc:"The sender's port: CLUSTER/MEMBER, or its address on the network"`
 	To       string `query:"to" required:"true" minLength:"1" maxLength:"256" doc:"The receiver's port: CLUSTER/MEMBER, or an address"`
-	Protocol string `query:"protocol" enum:"tcp,udp,icmp" default:"icmp" doc:"The protocol of the packet"`
-	Port     int    `query:"port" minimum:"0" maximum:"65535" doc:"The destination port of TCP and UDP, which need one; the type of an ICMP message, echo request (8) by default"`
+	Protocol string `query:"protocol" enum:"tcp,udp,icmp,icmp6" default:"icmp" doc:"The protocol of the packet"`
+	Port     int    `query:"port" minimum:"0" maximum:"65535" doc:"The destination port of TCP and UDP, which need one; the type of an ICMP message, echo request by default"`
 }
 
 // tracing is a trace that was asked for.
@@ -51,12 +51,20 @@ func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.Ne
 	var path packettrace.Path
 	to, err := t.end(in.To)
 	address, notAddress := netip.ParseAddr(in.To)
+	six, problem := in.isIPv6(packet)
 	switch {
+	case problem != nil:
+		return nil, failFields(codeInvalidRequest, *problem)
+	case six && !n.HasIPv6():
+		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "query.to", Value: in.To, Message: "the packet is one of IPv6, which the network does not have"})
 	case err == nil && to.Port.ID == from.Port.ID:
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "query.to", Value: in.To, Message: "is the port that the packet comes from; name another"})
 	case err == nil:
 		out.To, path = to.Member, packettrace.Follow(from, to, packet)
-	case notAddress == nil && address.Is4():
+		if six {
+			path = packettrace.Follow6(from, to, packet)
+		}
+	case notAddress == nil && address.Is6() == six:
 		path = packettrace.FollowOut(from, address, packet)
 	default:
 		return nil, err
@@ -66,17 +74,35 @@ func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.Ne
 	return &body[api.NetworkTrace]{out}, nil
 }
 
+// isIPv6 reports whether the packet is one of IPv6: by its protocol, or by an address of an end. It returns what contradicts that.
+func (in *traceInput) isIPv6(packet packettrace.Packet) (bool, *api.FieldProblem) {
+	six, four := packet.Protocol == securitygroup.ICMP6, packet.Protocol == securitygroup.ICMP
+	for _, end := range []string{in.From, in.To} {
+		if a, err := netip.ParseAddr(end); err == nil {
+			six, four = six || a.Is6(), four || a.Is4()
+		}
+	}
+	if six && four {
+		return false, &api.FieldProblem{
+			Location: "query.protocol", Value: in.Protocol, Message: "the packet would be one of IPv4 and of IPv6: give addresses of one family, with icmp for IPv4 and icmp6 for IPv6",
+		}
+	}
+	return six, nil
+}
+
 // tracedPacket reads the packet of a request.
 func tracedPacket(in *traceInput) (packettrace.Packet, error) {
-	const echoRequest, lastType = 8, 255
+	const lastType = 255
+	echoRequests := map[securitygroup.Protocol]uint16{securitygroup.ICMP: 8, securitygroup.ICMP6: 128}
 	packet := packettrace.Packet{Protocol: securitygroup.Protocol(in.Protocol), Port: uint16(in.Port)}
 	problem := ""
+	echoRequest, isICMP := echoRequests[packet.Protocol]
 	switch {
-	case packet.Protocol != securitygroup.ICMP && in.Port == 0:
+	case !isICMP && in.Port == 0:
 		problem = fmt.Sprintf("is missing: %s needs a destination port", in.Protocol)
-	case packet.Protocol == securitygroup.ICMP && in.Port > lastType:
+	case isICMP && in.Port > lastType:
 		problem = "is not a type of ICMP messages: they end at 255"
-	case packet.Protocol == securitygroup.ICMP && in.Port == 0:
+	case isICMP && in.Port == 0:
 		packet.Port = echoRequest
 	}
 	if problem != "" {
@@ -93,11 +119,11 @@ func (t tracingOf) end(name string) (packettrace.End, error) {
 	if notAddress != nil {
 		var err error
 		if full, err = tenancy.Resolve(t.who, "", cluster); err != nil || !isMember || member == "" {
-			return packettrace.End{}, fail(codeNoMember, "%q is neither CLUSTER/MEMBER nor an IPv4 address", name)
+			return packettrace.End{}, fail(codeNoMember, "%q is neither CLUSTER/MEMBER nor an address", name)
 		}
 	}
 	for p := range portsOnNetwork(t.view, t.network) {
-		named := notAddress == nil && p.port.Address == address || notAddress != nil && p.assignment.Cluster == full && p.assignment.Member == member
+		named := notAddress == nil && (p.port.Address == address || address.Is6() && t.network.Address6(p.port.Address) == address) || notAddress != nil && p.assignment.Cluster == full && p.assignment.Member == member
 		if named && seesCluster(t.who, p.assignment.Cluster) {
 			return t.endOf(p)
 		}

@@ -48,8 +48,9 @@ func (a *app) stateDir(cmd *cobra.Command, flag string) string {
 	return a.state()
 }
 
-// poolFlag adds --network-pool.
-func poolFlag(cmd *cobra.Command, pool *string) {
+// poolFlags adds --network-pool and --network-pool6.
+func poolFlags(cmd *cobra.Command, pool, pool6 *string) {
+	cmd.Flags().StringVar(pool6, "network-pool6", "", "IPv6 prefix of /48 or shorter that networks with IPv6 get their subnets from (default: a unique local prefix of the site's own)")
 	cmd.Flags().StringVar(pool, "network-pool", "", "IPv4 prefix of /19 or shorter that clusters' networks are cut from; clusters that exist keep theirs (default 10.64.0.0/10)")
 }
 
@@ -158,7 +159,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
-	poolFlag(cmd, &opts.NetworkPool)
+	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
@@ -187,7 +188,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	}
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
-	poolFlag(cmd, &opts.NetworkPool)
+	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	encryptFlag(cmd, &opts.EncryptUnderlay)

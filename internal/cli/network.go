@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,6 +127,21 @@ func subnetText(n *api.NetworkStatus) string {
 	return n.Prefix.String()
 }
 
+// subnet6Text is the IPv6 subnet of a network that has one.
+func subnet6Text(n *api.NetworkStatus) string {
+	if !n.HasIPv6() {
+		return ""
+	}
+	return n.Prefix6.String()
+}
+
+func addressText(a netip.Addr) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
 // portColumn is a column of ports that is shown if any port has something in it.
 type portColumn struct {
 	title string
@@ -154,7 +170,7 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 		gateway = n.Gateway.String()
 	}
 	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
-		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "Egress", yesNo(n.Egress), "Routed", routedText(n), "MTU", mtuText(n), "Ports", portsText(n.Ports))
+		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "IPv6 subnet", subnet6Text(n), "Egress", yesNo(n.Egress), "Routed", routedText(n), "MTU", mtuText(n), "Ports", portsText(n.Ports))
 	printRecords(w, n.Records)
 	if len(n.Ports) == 0 {
 		return
@@ -162,6 +178,7 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	_, _ = io.WriteString(w, "\n")
 	// Columns that all ports leave empty are omitted.
 	choices := slices.DeleteFunc([]portColumn{
+		{"IPV6 ADDRESS", func(p *api.NetworkPort) string { return addressText(p.Address6) }},
 		{"SECURITY GROUPS", func(p *api.NetworkPort) string { return strings.Join(p.SecurityGroups, ",") }},
 		{"RATES", func(p *api.NetworkPort) string { return p.RatesText() }},
 		{"DSCP", func(p *api.NetworkPort) string { return string(p.DSCP) }},

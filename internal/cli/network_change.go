@@ -24,14 +24,18 @@ func (a *app) networkCreate() *cobra.Command {
 site's pool for networks. Clusters join it when they are created: 'nearmetal cluster create --network project/NAME', or
 "networks: [project/NAME]" in a group of a file.
 
+With --ipv6, the network has an IPv6 subnet beside its IPv4 subnet, and each member an address in both. IPv6 stays within the network.
+
 With --egress, members open connections to the outside by this network, whether or not their cluster has egress. With --routed, members reach
 those on all networks of the project that were created with --routed. A group can be on one network with --egress or --routed only.
 
 With --mtu, members' packets have up to that many bytes, on every node. A network without it carries what the nodes' underlay leaves.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
+	flags.BoolVar(&req.IPv6, "ipv6", false, "give members IPv6 addresses as well, for traffic within the network")
+	flags.StringVar(&req.Prefix6, "prefix6", "", "IPv6 subnet of length 64 within fd00::/8 or the site's IPv6 pool (default with --ipv6: a free one)")
 	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
 	flags.BoolVar(&req.Routed, "routed", false, "let members reach those on other networks of the project that are routed, too")
 	flags.IntVar(&req.MTU, "mtu", 0, "bytes of the largest packet of a member, at least 576 (default: what the nodes' underlay leaves)")
@@ -48,6 +52,9 @@ With --mtu, members' packets have up to that many bytes, on every node. A networ
 			if problem := (&api.Network{}).MTUProblem(req.MTU); problem != "" {
 				return usage("--mtu: %s", problem)
 			}
+		}
+		if flags.Changed("prefix6") && (req.Prefix6 == "" || flags.Changed("ipv6") && !req.IPv6) {
+			return usage("--prefix6 needs a prefix such as fd12:3456:789a:1::/64, and no --ipv6=false")
 		}
 		if err := manifest.CheckNetwork(req, manifest.Flags("name")); err != nil {
 			return usage("%v", err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,7 +37,7 @@ The exit code is 0 if everything is in order, or if the packet and the answer ar
 	flags := cmd.Flags()
 	flags.StringVar(&r.From, "from", "", "trace a packet from this port: CLUSTER/MEMBER, or its address on the network")
 	flags.StringVar(&r.To, "to", "", "trace a packet to this port, CLUSTER/MEMBER, or to an address")
-	flags.StringVar(&r.Protocol, "protocol", "icmp", "protocol of the traced packet: tcp, udp or icmp")
+	flags.StringVar(&r.Protocol, "protocol", "icmp", "protocol of the traced packet: tcp, udp, icmp or icmp6")
 	flags.IntVar(&r.Port, "port", 0, "destination port of the traced packet, or the type of an ICMP message (default: echo request)")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -44,10 +45,10 @@ The exit code is 0 if everything is in order, or if the packet and the answer ar
 		if traced && (r.From == "" || r.To == "") {
 			return usage("a trace needs both ends of the packet: --from CLUSTER/MEMBER --to CLUSTER/MEMBER")
 		}
-		if !slices.Contains([]string{"tcp", "udp", "icmp"}, r.Protocol) {
-			return usage("--protocol %q is not known; use tcp, udp or icmp", r.Protocol)
+		if !slices.Contains([]string{"tcp", "udp", "icmp", "icmp6"}, r.Protocol) {
+			return usage("--protocol %q is not known; use tcp, udp, icmp or icmp6", r.Protocol)
 		}
-		if r.Protocol != "icmp" && (r.Port < 1 || r.Port > 65535) {
+		if !strings.HasPrefix(r.Protocol, "icmp") && (r.Port < 1 || r.Port > 65535) {
 			return usage("--protocol %s needs --port with a destination port from 1 to 65535", r.Protocol)
 		}
 		c, err := a.client(networkPatience)

@@ -56,7 +56,9 @@ type Dev struct {
 	BuildSources string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
-	Floating    Floating
+	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
+	NetworkPool6 string
+	Floating     Floating
 	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
@@ -74,7 +76,9 @@ type Server struct {
 	Listen string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
-	Floating    Floating
+	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
+	NetworkPool6 string
+	Floating     Floating
 	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.

@@ -64,6 +64,8 @@ type Config struct {
 	// Nameservers are given to clusters with egress.
 	Nameservers []netip.Addr
 	Pool        placement.Pool
+	// Pool6 is where IPv6 subnets of networks come from.
+	Pool6 placement.Pool6
 	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
 	FloatingPool []netip.Prefix
 	Connections  int

@@ -52,6 +52,9 @@ func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 		take = func() (api.Network, error) { return p.numbers().Requested(n, in.Prefix) }
 	}
 	numbered, err := take()
+	if err == nil && in.IPv6 {
+		numbered, err = p.numbers().Network6(numbered, p.cfg.Pool6, in.Prefix6)
+	}
 	if err != nil {
 		n.Refused = err.Error()
 		return n
@@ -176,7 +179,7 @@ func (p *pass) namedNetworks(c *state.Cluster) ([]api.NetworkRef, error) {
 		case n.Refused != "":
 			return nil, fmt.Errorf("network %s was refused: %s", name, n.Refused)
 		}
-		refs = append(refs, api.NetworkRef{UID: n.UID, Name: name, Prefix: n.Prefix})
+		refs = append(refs, api.NetworkRef{UID: n.UID, Name: name, Prefix: n.Prefix, Prefix6: n.Prefix6})
 	}
 	return refs, nil
 }
@@ -286,12 +289,14 @@ func holderOf(network string, address netip.Addr, lists ...[]api.Assignment) str
 	return ""
 }
 
-// neighboursOf returns the members of other clusters on the project's networks that a cluster joined.
+// neighboursOf returns the members of other clusters on the project's networks that a cluster joined, and of all clusters there by their IPv6
+// addresses.
 func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighbour {
 	var all []contextualization.Neighbour
 	for _, ref := range c.Record.Joined {
+		n := api.Network{Prefix: ref.Prefix, Prefix6: ref.Prefix6}
 		for _, other := range view.ClustersOnNetwork(ref.UID) {
-			if other.UID() == c.UID() {
+			if other.UID() == c.UID() && !n.HasIPv6() { // its members have names of their own for their addresses
 				continue
 			}
 			_, name := tenancy.Split(other.Name())
@@ -300,7 +305,10 @@ func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighb
 					continue
 				}
 				for _, port := range a.Ports {
-					if port.Network == ref.UID {
+					if port.Network == ref.UID && n.HasIPv6() {
+						all = append(all, contextualization.Neighbour{Member: a.Member, Cluster: name, Address: n.Address6(port.Address)})
+					}
+					if port.Network == ref.UID && other.UID() != c.UID() {
 						all = append(all, contextualization.Neighbour{Member: a.Member, Cluster: name, Address: port.Address})
 					}
 				}

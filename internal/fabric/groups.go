@@ -98,7 +98,7 @@ func (g Group) validate(ids map[string]bool, ports map[string]int) error {
 				return fmt.Errorf("a rule for %q names group %s, which the network doesn't have", d, id)
 			}
 		}
-		if boxes := len(securitygroup.Boxes(g.Rules, d)); boxes > MaxGroupBoxes {
+		if boxes := len(securitygroup.Boxes(g.Rules, d, securitygroup.IPv4)) + len(securitygroup.Boxes(g.Rules, d, securitygroup.IPv6)); boxes > MaxGroupBoxes {
 			return fmt.Errorf("rules for %q need %d ranges; the limit is %d: use fewer prefixes within each other", d, boxes, MaxGroupBoxes)
 		}
 	}

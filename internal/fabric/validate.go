@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // ErrNotApplied reports that the port is not in the networks last applied. Apply the networks that contain the port first.
@@ -38,7 +40,13 @@ func Validate(networks []Network) error {
 		if !n.Prefix.Contains(n.Gateway) {
 			return fmt.Errorf("network %d: gateway %v is not in subnet %v", n.Index, n.Gateway, n.Prefix)
 		}
+		if n.HasIPv6() && (!n.Prefix6.Addr().Is6() || n.Prefix6.Bits() != api.Prefix6Bits || n.Prefix6 != n.Prefix6.Masked()) {
+			return fmt.Errorf("network %d: subnet %v is not an IPv6 prefix of length %d without host bits", n.Index, n.Prefix6, api.Prefix6Bits)
+		}
 		for _, other := range networks[:i] {
+			if n.HasIPv6() && n.Prefix6 == other.Prefix6 {
+				return fmt.Errorf("network %d: IPv6 subnet %v is also that of network %d", n.Index, n.Prefix6, other.Index)
+			}
 			if other.Prefix.Overlaps(n.Prefix) {
 				return fmt.Errorf("network %d: subnet %v overlaps subnet %v of network %d", n.Index, n.Prefix, other.Prefix, other.Index)
 			}

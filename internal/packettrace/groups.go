@@ -48,7 +48,8 @@ func isAbout(n fabric.Network, r securitygroup.Rule, other netip.Addr) bool {
 	if r.Group == "" {
 		return r.Prefix.Contains(other)
 	}
-	return slices.ContainsFunc(n.Groups, func(g fabric.Group) bool { return g.ID == r.Group && slices.Contains(g.Members, other) })
+	member := func(a netip.Addr) bool { return a == other || other.Is6() && n.Address6(a) == other }
+	return slices.ContainsFunc(n.Groups, func(g fabric.Group) bool { return g.ID == r.Group && slices.ContainsFunc(g.Members, member) })
 }
 
 // judge is the hop of a packet that has to match a rule.
@@ -80,10 +81,10 @@ func (w walk) groupsOut() Hop {
 		return hop
 	}
 	// The node answers questions for names whatever the rules.
-	if w.to.Port.Address == w.from.Network.Gateway && w.packet == (Packet{securitygroup.UDP, 53}) {
+	if !w.six && w.to.Port.Address == w.from.Network.Gateway && w.packet == (Packet{securitygroup.UDP, 53}) {
 		return Hop{w.from.Node, GroupsOut, true, "questions for names to the node always pass"}
 	}
-	return judge(w.from, GroupsOut, securitygroup.Out, w.to.Port.Address, w.packet)
+	return judge(w.from, GroupsOut, securitygroup.Out, w.addressOf(w.to), w.packet)
 }
 
 // sendsAnything reports whether groups leave open what a port sends, with the hop.
@@ -102,7 +103,7 @@ func (w walk) groupsIn() Hop {
 	if !w.to.Network.Guarded(w.to.Port.ID) {
 		return Hop{w.to.Node, GroupsIn, true, "the port has none"}
 	}
-	return judge(w.to, GroupsIn, securitygroup.In, w.from.Port.Address, w.packet)
+	return judge(w.to, GroupsIn, securitygroup.In, w.addressOf(w.from), w.packet)
 }
 
 // answerOut is what the groups of the port that answers say about the answer. It goes to an address that sent a packet, from a port that
@@ -112,12 +113,12 @@ func (w walk) answerOut() Hop {
 	if hop, open := sendsAnything(w.from, groups); open {
 		return hop
 	}
-	if w.packet.Protocol == securitygroup.ICMP {
+	if w.packet.isICMP() {
 		return Hop{w.from.Node, GroupsOut, true, fmt.Sprintf("answer to an echo request of %s", w.to.Member)}
 	}
-	rule, group, ok := ruleFor(w.from, securitygroup.In, w.to.Port.Address, w.packet)
+	rule, group, ok := ruleFor(w.from, securitygroup.In, w.addressOf(w.to), w.packet)
 	if !ok {
-		return judge(w.from, GroupsOut, securitygroup.In, w.to.Port.Address, w.packet)
+		return judge(w.from, GroupsOut, securitygroup.In, w.addressOf(w.to), w.packet)
 	}
 	return Hop{w.from.Node, GroupsOut, true, fmt.Sprintf("answer by rule %q of %s", rule, group)}
 }

@@ -81,11 +81,18 @@ func Passes(hops []Hop) bool {
 const echoRequest = 8
 
 // Follow follows a packet from one port to another, and the answer.
-func Follow(from, to End, p Packet) Path {
-	way := walk{from: from, to: to, packet: p}
+func Follow(from, to End, p Packet) Path { return follow(walk{from: from, to: to, packet: p}) }
+
+// Follow6 is Follow for a packet between the IPv6 addresses of the ports.
+func Follow6(from, to End, p Packet) Path {
+	return follow(walk{from: from, to: to, packet: p, six: true})
+}
+
+func follow(way walk) Path {
+	from, to, p := way.from, way.to, way.packet
 	path := Path{Request: way.hops(false)}
-	if Passes(path.Request) && (p.Protocol != securitygroup.ICMP || p.Port == echoRequest) {
-		back := walk{from: to, to: from, packet: p}
+	if Passes(path.Request) && p.answered() {
+		back := walk{from: to, to: from, packet: p, six: way.six}
 		path.Reply = back.hops(true)
 	}
 	return path
@@ -93,7 +100,7 @@ func Follow(from, to End, p Packet) Path {
 
 // FollowOut follows a packet from a port to an address that no port of the network has.
 func FollowOut(from End, to netip.Addr, p Packet) Path {
-	way := walk{from: from, to: End{Port: fabric.Port{Address: to}}, packet: p}
+	way := walk{from: from, to: End{Port: fabric.Port{Address: to}}, packet: p, six: to.Is6()}
 	hops := way.until(way.port, way.pins, way.groupsOut)
 	if Passes(hops) {
 		hops = append(hops, leave(from, to, p))
@@ -106,6 +113,10 @@ func leave(from End, to netip.Addr, p Packet) Hop {
 	n := from.Network
 	hop := Hop{Node: from.Node, Place: Bridge}
 	switch {
+	case to.Is6() && n.HasIPv6() && n.Prefix6.Contains(to):
+		hop.Detail = fmt.Sprintf("no port of the network has %v", to)
+	case to.Is6():
+		hop.Detail = fmt.Sprintf("%v is outside of the network, and IPv6 stays within it", to)
 	case to == n.Gateway && p.Protocol == securitygroup.UDP && (p.Port == 53 || p.Port == 67):
 		return Hop{from.Node, NodeItself, true, fmt.Sprintf("%v is the gateway, where the node answers DHCP and DNS", to)}
 	case to == n.Gateway:
@@ -126,6 +137,8 @@ func leave(from End, to netip.Addr, p Packet) Hop {
 type walk struct {
 	from, to End
 	packet   Packet
+	// six: the packet is one of IPv6.
+	six bool
 }
 
 // hops returns the hops of the packet, or of the answer to it.
@@ -173,7 +186,10 @@ func (w walk) port() Hop {
 }
 
 func (w walk) pins() Hop {
-	return Hop{w.from.Node, Pins, true, fmt.Sprintf("source %v and %s", w.from.Port.Address, fabric.NormalMAC(w.from.Port.MAC))}
+	if problem := w.unpinned6(); problem != "" {
+		return Hop{w.from.Node, Pins, false, problem}
+	}
+	return Hop{w.from.Node, Pins, true, fmt.Sprintf("source %v and %s", w.addressOf(w.from), fabric.NormalMAC(w.from.Port.MAC))}
 }
 
 func (w walk) bridge() Hop {
@@ -207,7 +223,7 @@ func (w walk) tunnel() Hop {
 func (w walk) tunnelPins() Hop {
 	from := fabric.Remote{Peer: w.from.Underlay, Address: w.from.Port.Address, MAC: fabric.NormalMAC(w.from.Port.MAC)}
 	behind := func(r fabric.Remote) bool { r.MAC, r.Key = fabric.NormalMAC(r.MAC), ""; return r == from }
-	text := fmt.Sprintf("%s behind %s: source %v and %s from %v", w.from.Member, w.from.Node, from.Address, from.MAC, from.Peer)
+	text := fmt.Sprintf("%s behind %s: source %v and %s from %v", w.from.Member, w.from.Node, w.addressOf(w.from), from.MAC, from.Peer)
 	if !slices.ContainsFunc(w.to.Network.Remotes, behind) {
 		return Hop{w.to.Node, TunnelPins, false, fmt.Sprintf("this node does not know %s", text)}
 	}

@@ -66,6 +66,8 @@ type Numbers struct {
 	ranges  *pool.Pool[uint32]
 	// subnets are all that are taken.
 	subnets []netip.Prefix
+	// subnets6 are the IPv6 subnets that are taken.
+	subnets6 []netip.Prefix
 }
 
 // Numbers returns what is taken of the pool by stored networks, clusters and quarantined assignments. Networks may have their subnets from
@@ -77,6 +79,9 @@ func (p Pool) Numbers(networks []*api.Network, records []*api.ClusterRecord, qua
 	for _, network := range networks {
 		n.indexes.Hold(network.Index, network.UID)
 		n.holdBlocks(network.Prefix, network.UID)
+		if network.HasIPv6() {
+			n.subnets6 = append(n.subnets6, network.Prefix6)
+		}
 	}
 	for _, r := range records {
 		n.holdIDs(r.UserIDs, r.UID)

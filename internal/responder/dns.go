@@ -2,6 +2,7 @@ package responder
 
 import (
 	"bytes"
+	"net/netip"
 
 	"golang.org/x/net/dns/dnsmessage"
 
@@ -19,6 +20,7 @@ const (
 const (
 	headerBytes  = 12
 	addressBytes = 16
+	sixBytes     = 28 // of a record with an IPv6 address
 	optBytes     = 11
 )
 
@@ -63,7 +65,7 @@ func (s *subnet) dns(p port, payload []byte) (reply []byte, outside *outsideQues
 	case p.Names == nil || q.question.Class != dnsmessage.ClassINET:
 		return q.reply(p.Names, dnsmessage.RCodeRefused, found{foreign: true}), nil
 	}
-	f, isPointer := p.Names.pointer(q.question.Name.String(), s.Prefix)
+	f, isPointer := p.Names.pointer(q.question.Name.String(), s.Prefix, s.Prefix6)
 	if !isPointer {
 		f = p.Names.address(q.question.Name.String())
 	}
@@ -153,18 +155,40 @@ func (q query) addAnswers(b *dnsmessage.Builder, f found) (answered bool, err er
 			return false, err
 		}
 		return true, b.PTRResource(h, dnsmessage.PTRResource{PTR: name})
-	case len(f.addresses) > 0 && asks(dnsmessage.TypeA):
-		room := (q.limit - headerBytes - int(q.question.Name.Length) - 6 - optBytes) / addressBytes
-		for i := range min(len(f.addresses), room) {
-			a := f.addresses[(int(q.header.ID)+i)%len(f.addresses)] // others in each answer, since there may not be room for all
-			if err := b.AResource(h, dnsmessage.AResource{A: a.As4()}); err != nil {
-				return false, err
-			}
-		}
-		return true, nil
 	default:
-		return false, nil
+		return q.addAddresses(b, h, f.addresses, asks)
 	}
+}
+
+// addAddresses adds the addresses that are asked for, of one family or of both.
+func (q query) addAddresses(b *dnsmessage.Builder, h dnsmessage.ResourceHeader, all []netip.Addr, asks func(dnsmessage.Type) bool) (answered bool, err error) {
+	var addresses []netip.Addr
+	for _, a := range all {
+		if a.Is4() && asks(dnsmessage.TypeA) || a.Is6() && asks(dnsmessage.TypeAAAA) {
+			addresses = append(addresses, a)
+		}
+	}
+	room := q.limit - headerBytes - int(q.question.Name.Length) - 6 - optBytes
+	for i := range addresses {
+		a := addresses[(int(q.header.ID)+i)%len(addresses)] // others in each answer, since there may not be room for all
+		if a.Is4() {
+			room -= addressBytes
+		} else {
+			room -= sixBytes
+		}
+		if room < 0 {
+			break
+		}
+		if a.Is4() {
+			err = b.AResource(h, dnsmessage.AResource{A: a.As4()})
+		} else {
+			err = b.AAAAResource(h, dnsmessage.AAAAResource{AAAA: a.As16()})
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return len(addresses) > 0, nil
 }
 
 // addAuthority adds the SOA record of the domain, by which askers know how long there is no such record (RFC 2308).

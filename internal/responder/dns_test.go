@@ -52,6 +52,8 @@ func text(t testing.TB, raw []byte) string {
 			parts = append(parts, netip.AddrFrom4(body.A).String())
 		case *dnsmessage.PTRResource:
 			parts = append(parts, body.PTR.String())
+		case *dnsmessage.AAAAResource:
+			parts = append(parts, netip.AddrFrom16(body.AAAA).String())
 		default:
 			parts = append(parts, r.GoString())
 		}

@@ -2,6 +2,7 @@ package responder
 
 import (
 	"bytes"
+	"encoding/hex"
 	"net/netip"
 	"slices"
 	"strings"
@@ -62,7 +63,7 @@ func readHosts(cluster string, hosts []byte) table {
 			continue
 		}
 		a, err := netip.ParseAddr(fields[0])
-		if err != nil || !a.Is4() || a.IsLoopback() {
+		if err != nil || a.IsLoopback() {
 			continue
 		}
 		name := strings.ToLower(fields[1])
@@ -131,16 +132,11 @@ func (n *Names) address(name string) found {
 	}
 }
 
-// pointer looks an address up by its name in in-addr.arpa (RFC 1035, section 3.5). Addresses in prefix are the cluster's alone to name.
-func (n *Names) pointer(name string, prefix netip.Prefix) (f found, isPointer bool) {
-	reversed, ok := strings.CutSuffix(strings.ToLower(strings.TrimSuffix(name, ".")), ".in-addr.arpa")
+// pointer looks an address up by its name in in-addr.arpa (RFC 1035, section 3.5) or in ip6.arpa (RFC 3596, section 2.5). Addresses in one of the
+// prefixes are the cluster's alone to name.
+func (n *Names) pointer(name string, prefixes ...netip.Prefix) (f found, isPointer bool) {
+	a, ok := reversedAddress(strings.ToLower(strings.TrimSuffix(name, ".")))
 	if !ok {
-		return found{}, false
-	}
-	labels := strings.Split(reversed, ".")
-	slices.Reverse(labels)
-	a, err := netip.ParseAddr(strings.Join(labels, "."))
-	if err != nil {
 		return found{}, false
 	}
 	relative, known := n.table().names[a]
@@ -148,7 +144,30 @@ func (n *Names) pointer(name string, prefix netip.Prefix) (f found, isPointer bo
 		return found{known: true, pointer: full}, true
 	}
 	if !known {
-		return found{foreign: !prefix.Contains(a)}, true
+		return found{foreign: !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })}, true
 	}
 	return found{known: true, pointer: relative + "." + api.Domain + "."}, true
+}
+
+// reversedAddress reads the address that a name for pointers is about.
+func reversedAddress(name string) (netip.Addr, bool) {
+	reversed, four := strings.CutSuffix(name, ".in-addr.arpa")
+	nibbles, six := strings.CutSuffix(name, ".ip6.arpa")
+	switch {
+	case four:
+		labels := strings.Split(reversed, ".")
+		slices.Reverse(labels)
+		a, err := netip.ParseAddr(strings.Join(labels, "."))
+		return a, err == nil && a.Is4()
+	case six:
+		labels := strings.Split(nibbles, ".")
+		slices.Reverse(labels)
+		b, err := hex.DecodeString(strings.Join(labels, ""))
+		if err != nil || len(b) != 16 || len(labels) != 32 {
+			return netip.Addr{}, false
+		}
+		return netip.AddrFrom16([16]byte(b)), true
+	default:
+		return netip.Addr{}, false
+	}
 }

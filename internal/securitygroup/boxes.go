@@ -2,13 +2,24 @@ package securitygroup
 
 import (
 	"cmp"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 )
 
-// Addresses is a range of IPv4 addresses. Both ends belong to it.
-type Addresses struct{ First, Last uint32 }
+// Addresses is a range of addresses of one family. Both ends belong to it.
+type Addresses struct{ First, Last netip.Addr }
+
+// Family is a version of IP.
+type Family int
+
+// The families of addresses.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// has reports whether a rule by prefix is about addresses of the family.
+func (f Family) has(r Rule) bool { return r.Group == "" && r.Prefix.Addr().Is4() == (f == IPv4) }
 
 // Box allows packets of one protocol by ranges: of addresses of the other end, and of ports or ICMP types.
 type Box struct {
@@ -17,12 +28,12 @@ type Box struct {
 	Ports     Range
 }
 
-// Boxes returns the union of rules by prefix for single protocols in one direction, as boxes that don't overlap, in order. Rules for Any and
+// Boxes returns the union of rules by prefixes of a family for single protocols in one direction, as boxes that don't overlap, in order. Rules for Any and
 // rules by group are omitted.
-func Boxes(rules []Rule, direction Direction) []Box {
+func Boxes(rules []Rule, direction Direction, family Family) []Box {
 	byProtocol := map[uint8][]Rule{}
 	for _, r := range rules {
-		if number, one := r.Protocol.Number(); one && r.Direction == direction && r.Group == "" {
+		if number, one := r.Protocol.Number(); one && r.Direction == direction && family.has(r) {
 			byProtocol[number] = append(byProtocol[number], r)
 		}
 	}
@@ -35,22 +46,22 @@ func Boxes(rules []Rule, direction Direction) []Box {
 		}
 	}
 	slices.SortFunc(boxes, func(a, b Box) int {
-		return cmp.Or(cmp.Compare(a.Addresses.First, b.Addresses.First), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Ports.First, b.Ports.First))
+		return cmp.Or(a.Addresses.First.Compare(b.Addresses.First), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Ports.First, b.Ports.First))
 	})
 	return boxes
 }
 
-// Anything returns the ranges of addresses from which rules for Any by prefix allow all packets. The ranges don't overlap or touch.
-func Anything(rules []Rule, direction Direction) []Addresses {
+// Anything returns the ranges of addresses from which rules for Any by prefixes of a family allow all packets. The ranges don't overlap or touch.
+func Anything(rules []Rule, direction Direction, family Family) []Addresses {
 	var some []Rule
 	for _, r := range rules {
-		if r.Protocol == Any && r.Direction == direction && r.Group == "" {
+		if r.Protocol == Any && r.Direction == direction && family.has(r) {
 			some = append(some, r)
 		}
 	}
 	var ranges []Addresses
 	for _, p := range pieces(some) {
-		if n := len(ranges); n > 0 && ranges[n-1].Last+1 == p.addresses.First {
+		if n := len(ranges); n > 0 && ranges[n-1].Last.Next() == p.addresses.First {
 			ranges[n-1].Last = p.addresses.Last
 			continue
 		}
@@ -84,42 +95,46 @@ func pieces(rules []Rule) []piece {
 	})
 	var all []piece
 	var open []Rule
-	next := uint64(0) // the first address that is in no piece yet
-	cut := func(until uint64) {
-		if len(open) == 0 || next >= until {
+	var next netip.Addr // the first address that is in no piece yet; not valid behind the last one of all
+	cut := func(last netip.Addr) {
+		if len(open) == 0 || !next.IsValid() || !last.IsValid() || last.Less(next) {
 			return
 		}
-		p := piece{addresses: Addresses{uint32(next), uint32(until - 1)}}
+		p := piece{addresses: Addresses{next, last}}
 		for _, r := range open {
 			p.ports = append(p.ports, r.Ports)
 		}
 		all = append(all, p)
-		next = until
+		next = last.Next()
 	}
-	closeBefore := func(at uint64) {
-		for len(open) > 0 && end(open[len(open)-1].Prefix) <= at {
-			cut(end(open[len(open)-1].Prefix))
-			open = open[:len(open)-1]
-		}
+	closeTop := func() {
+		cut(lastOf(open[len(open)-1].Prefix))
+		open = open[:len(open)-1]
 	}
 	for _, r := range sorted {
-		first := begin(r.Prefix)
-		closeBefore(first)
-		cut(first)
+		first := r.Prefix.Addr()
+		for len(open) > 0 && lastOf(open[len(open)-1].Prefix).Less(first) {
+			closeTop()
+		}
+		cut(first.Prev())
 		next = first
 		open = append(open, r)
 	}
-	closeBefore(1 << 32)
+	for len(open) > 0 {
+		closeTop()
+	}
 	return all
 }
 
-func begin(p netip.Prefix) uint64 {
-	a := p.Addr().As4()
-	return uint64(binary.BigEndian.Uint32(a[:]))
+// lastOf returns the last address of a prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(b); bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last
 }
-
-// end returns the number after the prefix's last address.
-func end(p netip.Prefix) uint64 { return begin(p) + 1<<(32-p.Bits()) }
 
 // merge returns the union of ranges, in order, without overlaps and without neighbours that touch.
 func merge(ranges []Range) []Range {

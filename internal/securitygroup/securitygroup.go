@@ -26,12 +26,14 @@ const (
 // Protocol is the protocol that a rule is about.
 type Protocol string
 
-// The protocols that rules name. A rule for Any is the only kind that allows other protocols, fragments, and packets with IP options.
+// The protocols that rules name. Rules by group for TCP, UDP and Any are about IPv4 and IPv6. A rule for Any is the only kind that allows other protocols, fragments, and packets with IP options.
 const (
 	TCP  Protocol = "tcp"
 	UDP  Protocol = "udp"
 	ICMP Protocol = "icmp"
-	Any  Protocol = "any"
+	// ICMP6 is ICMP for IPv6 (RFC 4443). Neighbour discovery needs no rule.
+	ICMP6 Protocol = "icmp6"
+	Any   Protocol = "any"
 )
 
 // Number returns the protocol's number in IP headers, and false for Any.
@@ -43,6 +45,8 @@ func (p Protocol) Number() (number uint8, one bool) {
 		return 6, true
 	case UDP:
 		return 17, true
+	case ICMP6:
+		return 58, true
 	default:
 		return 0, false
 	}
@@ -50,7 +54,7 @@ func (p Protocol) Number() (number uint8, one bool) {
 
 // last returns the highest port of a protocol, or type of ICMP messages.
 func (p Protocol) last() uint16 {
-	if p == ICMP {
+	if p == ICMP || p == ICMP6 {
 		return 255
 	}
 	return 65535
@@ -90,7 +94,7 @@ func parse(words []string) (Rule, error) {
 		return Rule{}, fmt.Errorf("direction %q is neither in nor out", words[0])
 	}
 	if _, one := r.Protocol.Number(); !one && r.Protocol != Any {
-		return Rule{}, fmt.Errorf("protocol %q is not one of tcp, udp, icmp and any", words[1])
+		return Rule{}, fmt.Errorf("protocol %q is not one of tcp, udp, icmp, icmp6 and any", words[1])
 	}
 	r.Ports = Range{Last: r.Protocol.last()}
 	words = words[2:]
@@ -150,7 +154,7 @@ func (r Rule) Validate() error {
 	case r.Direction != In && r.Direction != Out:
 		return fmt.Errorf("direction %q is neither in nor out", r.Direction)
 	case !one && r.Protocol != Any:
-		return fmt.Errorf("protocol %q is not one of tcp, udp, icmp and any", r.Protocol)
+		return fmt.Errorf("protocol %q is not one of tcp, udp, icmp, icmp6 and any", r.Protocol)
 	case r.Ports.First > r.Ports.Last:
 		return fmt.Errorf("range %d-%d ends before it begins", r.Ports.First, r.Ports.Last)
 	case r.Ports.Last > r.Protocol.last():
@@ -161,8 +165,12 @@ func (r Rule) Validate() error {
 		return fmt.Errorf("the other end is group %q and prefix %v; a rule has one other end", r.Group, r.Prefix)
 	case r.Group != "":
 		return nil
-	case !r.Prefix.IsValid() || !r.Prefix.Addr().Is4():
-		return fmt.Errorf("prefix %v is not an IPv4 prefix", r.Prefix)
+	case !r.Prefix.IsValid() || r.Prefix.Addr().Is4In6():
+		return fmt.Errorf("prefix %v is neither an IPv4 prefix nor an IPv6 prefix", r.Prefix)
+	case r.Protocol == ICMP && !r.Prefix.Addr().Is4():
+		return fmt.Errorf("protocol icmp is that of IPv4, and prefix %v is one of IPv6; write icmp6", r.Prefix)
+	case r.Protocol == ICMP6 && r.Prefix.Addr().Is4():
+		return fmt.Errorf("protocol icmp6 is that of IPv6, and prefix %v is one of IPv4; write icmp", r.Prefix)
 	case r.Prefix != r.Prefix.Masked():
 		return fmt.Errorf("prefix %v has host bits; the prefix is %v", r.Prefix, r.Prefix.Masked())
 	}

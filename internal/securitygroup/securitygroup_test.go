@@ -1,7 +1,7 @@
 package securitygroup
 
 import (
-	"encoding/binary"
+	"bytes"
 	"net/netip"
 	"strings"
 	"testing"
@@ -16,6 +16,8 @@ func TestARuleIsWrittenAsItIsRead(t *testing.T) {
 		"in udp from 0.0.0.0/0",
 		"in icmp 8 from 192.0.2.1/32",
 		"in any from group web",
+		"in tcp 22 from fd12:3456:789a:1::/64",
+		"in icmp6 128 from ::/0",
 		"out any to 10.2.0.0/16",
 		"out tcp 0-1023 to group web",
 	} {
@@ -46,7 +48,11 @@ func TestARuleThatMakesNoSenseIsRefusedWithItsReason(t *testing.T) {
 		{"in any 80 from 10.1.0.0/16", "has no ports"},
 		{"in tcp 80 from 10.1.0.0", `"10.1.0.0" is not a prefix`},
 		{"in tcp 80 from 10.1.0.1/16", "has host bits; the prefix is 10.1.0.0/16"},
-		{"in tcp 80 from fd00::/8", "is not an IPv4 prefix"},
+		{"in tcp 80 from ::ffff:10.0.0.0/104", "is neither an IPv4 prefix nor an IPv6 prefix"},
+		{"in icmp 8 from fd00::/8", "write icmp6"},
+		{"in icmp6 128 from 10.0.0.0/8", "write icmp"},
+		{"in icmp6 256 from fd00::/8", "icmp6 types end at 255, not at 256"},
+		{"in tcp 80 from fd00::1/8", "has host bits; the prefix is fd00::/8"},
 		{"in tcp 80 from group", `"group" is not a prefix`},
 		{"in tcp 80 from group web db", "neither a prefix nor a group"},
 	} {
@@ -82,6 +88,9 @@ func TestARuleThatAnotherCoversIsRefused(t *testing.T) {
 		{[]string{"in any from group web", "in icmp from group db"}, ""},
 		{[]string{"in any from 10.0.0.0/8", "out any to 10.0.0.0/8"}, ""},
 		{[]string{"in tcp 80 from 10.0.0.0/8", "in udp 80 from 10.0.0.0/8"}, ""},
+		{[]string{"in tcp 80 from ::/0", "in tcp 80 from 10.0.0.0/8"}, ""},
+		{[]string{"in any from 0.0.0.0/0", "in tcp 80 from fd00::/8"}, ""},
+		{[]string{"in tcp 80 from ::/0", "in tcp 80 from fd00::/8"}, "covers it"},
 		{[]string{"in tcp 80-90 from 10.0.0.0/8", "in tcp 85-95 from 10.1.0.0/16"}, ""},
 	} {
 		err := Validate(parseAll(t, tt.rules...))
@@ -97,8 +106,13 @@ func drawRules(t *rapid.T) []Rule {
 		bits := rapid.SampledFrom([]int{0, 1, 28, 29, 30, 31, 32}).Draw(t, "bits")
 		last := rapid.SampledFrom([]byte{0, 3, 4, 7, 8, 255}).Draw(t, "address")
 		first := rapid.SampledFrom([]byte{0, 10, 255}).Draw(t, "first byte")
-		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{first, first, first, last}), bits).Masked()
-		r := Rule{Direction: In, Protocol: rapid.SampledFrom([]Protocol{TCP, UDP, ICMP, Any}).Draw(t, "protocol"), Prefix: prefix}
+		prefix, protocols := netip.PrefixFrom(netip.AddrFrom4([4]byte{first, first, first, last}), bits).Masked(), []Protocol{TCP, UDP, ICMP, Any}
+		if rapid.Bool().Draw(t, "IPv6") {
+			six := bytes.Repeat([]byte{first}, 16)
+			six[15] = last
+			prefix, protocols = netip.PrefixFrom(netip.AddrFrom16([16]byte(six)), bits*4).Masked(), []Protocol{TCP, UDP, ICMP6, Any}
+		}
+		r := Rule{Direction: In, Protocol: rapid.SampledFrom(protocols).Draw(t, "protocol"), Prefix: prefix}
 		r.Ports.Last = r.Protocol.last()
 		if r.Protocol != Any {
 			r.Ports.First = rapid.Uint16Range(0, 5).Draw(t, "first port")
@@ -111,26 +125,29 @@ func drawRules(t *rapid.T) []Rule {
 func TestBoxesHoldWhatTheRulesAllowAndDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := drawRules(t)
-		boxes, anything := Boxes(rules, In), Anything(rules, In)
+		boxes := append(Boxes(rules, In, IPv4), Boxes(rules, In, IPv6)...)
+		anything := append(Anything(rules, In, IPv4), Anything(rules, In, IPv6)...)
 		for _, a := range []netip.Addr{
 			netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("0.0.0.4"), netip.MustParseAddr("10.10.10.3"), netip.MustParseAddr("10.10.10.4"),
 			netip.MustParseAddr("10.10.10.9"), netip.MustParseAddr("127.255.255.255"), netip.MustParseAddr("128.0.0.0"), netip.MustParseAddr("255.255.255.255"),
+			netip.MustParseAddr("::"), netip.MustParseAddr("::4"), netip.MustParseAddr("a0a:a0a:a0a:a0a:a0a:a0a:a0a:a03"),
+			netip.MustParseAddr("a0a:a0a:a0a:a0a:a0a:a0a:a0a:a07"), netip.MustParseAddr("a0a:a0a:a0a:a0a:a0a:a0a:a0b::"),
+			netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
 		} {
-			four := a.As4()
-			address := binary.BigEndian.Uint32(four[:])
+			in := func(r Addresses) bool { return r.First.Is4() == a.Is4() && !a.Less(r.First) && !r.Last.Less(a) }
 			within := 0
 			for _, r := range anything {
-				if r.First <= address && address <= r.Last {
+				if in(r) {
 					within++
 				}
 			}
 			compareHits(t, "any", within, rules, func(r Rule) bool { return r.Protocol == Any && r.Prefix.Contains(a) })
-			for _, p := range []Protocol{TCP, UDP, ICMP} {
+			for _, p := range []Protocol{TCP, UDP, ICMP, ICMP6} {
 				number, _ := p.Number()
 				for _, port := range []uint16{0, 3, 5, 6, 7, 255, 256, 65535} {
 					within := 0
 					for _, b := range boxes {
-						if b.Protocol == number && b.Addresses.First <= address && address <= b.Addresses.Last && b.Ports.First <= port && port <= b.Ports.Last {
+						if b.Protocol == number && in(b.Addresses) && b.Ports.First <= port && port <= b.Ports.Last {
 							within++
 						}
 					}

@@ -41,3 +41,27 @@ func networkPool(text string) (placement.Pool, error) {
 	}
 	return pool, nil
 }
+
+// networkPool6 reads --network-pool6; the zero value: the site's own.
+func networkPool6(text string) (placement.Pool6, error) {
+	if text == "" {
+		return placement.Pool6{}, nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		return placement.Pool6{}, fmt.Errorf("--network-pool6 %s is not a prefix: write ADDRESS/BITS, such as fd12:3456:789a::/48", text)
+	}
+	pool, err := placement.NewPool6(prefix)
+	if err != nil {
+		return placement.Pool6{}, fmt.Errorf("--network-pool6: %w", err)
+	}
+	return pool, nil
+}
+
+// sitePool6 is the IPv6 pool that was chosen, or the site's unique local prefix.
+func (s *Server) sitePool6() placement.Pool6 {
+	if s.pool6.IsValid() {
+		return s.pool6
+	}
+	return placement.SitePool6(s.authority.Site())
+}

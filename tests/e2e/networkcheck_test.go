@@ -17,7 +17,7 @@ func TestACheckOfANetworkNamesWhatSomebodyChangedAndATraceNamesTheRule(t *testin
 	nothingLeft(t)
 	s := startSite(t, 2, "--nodes", "2", "--node-cores", "2")
 	clean := s.lookAtNodes()
-	s.must("network", "create", "lab")
+	s.must("network", "create", "lab", "--prefix6", "fd12:3456:789a:1::/64")
 	s.must("security-group", "create", "web", "--rule", "in tcp 22 from 0.0.0.0/0")
 	one := s.cluster("one", 2, "--network", "project/lab")
 	two := s.cluster("two", 2, "--network", "project/lab", "--security-group", "project/lab=web")
@@ -28,6 +28,7 @@ func TestACheckOfANetworkNamesWhatSomebodyChangedAndATraceNamesTheRule(t *testin
 	s.wantCheck(0, near.Node+"    hears "+far.Node+"  ok", far.Node+"    hears "+near.Node+"  ok")
 	s.wantTrace(one, two)
 	s.wantCounters(far)
+	s.wantIPv6(one, two)
 
 	var lab api.NetworkStatus
 	s.mustJSON(&lab, "network", "show", "project/lab")

@@ -37,6 +37,7 @@ func guards() []Mutant {
 		fabricGuards,
 		multicastGuards,
 		groupGuards,
+		ipv6Guards,
 		shortcutGuards,
 		tunnelShortcutGuards,
 		pinGuards,

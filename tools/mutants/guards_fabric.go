@@ -207,9 +207,9 @@ var fabricGuards = []Mutant{
 	},
 	{
 		Guard:   "IPv6 is off in members",
-		File:    "internal/fabric/node/attach.go",
-		Find:    "disable_ipv6\", []byte(\"1\")",
-		Replace: "disable_ipv6\", []byte(\"0\")",
+		File:    "internal/fabric/node/ipv6.go",
+		Find:    "map[string]string{\"disable_ipv6\": \"1\"}",
+		Replace: "map[string]string{\"disable_ipv6\": \"0\"}",
 		Test:    "./internal/fabric/node TestAMemberHasNoIPv6",
 	},
 	{

@@ -123,9 +123,9 @@ var nameGuards = []Mutant{
 	},
 	{
 		Guard:   "a port with security groups may ask for names",
-		File:    "internal/fabric/plan/guard_chains.go",
-		Find:    "@nh,176,16 0x35",
-		Replace: "@nh,176,16 0x36",
+		File:    "internal/fabric/plan/guard_family.go",
+		Find:    "@nh,176,16 0x35 ",
+		Replace: "@nh,176,16 0x36 ",
 		Test:    "./internal/responder TestMembersWithASecurityGroupGetAnAddressAndNames",
 	},
 }

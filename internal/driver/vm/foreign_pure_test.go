@@ -105,6 +105,18 @@ func TestTheSeedTellsCloudInitWhatTheMemberIsAndKeepsTheSystemsAccounts(t *testi
 	}
 }
 
+func TestTheSeedHasTheIPv6AddressesOfNetworksThatHaveThem(t *testing.T) {
+	m, setup := goldenSeed()
+	setup.Interfaces[1].Address6 = netip.MustParsePrefix("fd12:3456:789a:1::2/64")
+	data, err := seed(m, setup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(data, []byte(`"fd12:3456:789a:1::2/64"`)); n != 1 {
+		t.Errorf("the address is in the seed %d times, want once", n)
+	}
+}
+
 func TestUserDataStandsBesideTheProductsOwnInTheSeed(t *testing.T) {
 	m, setup := goldenSeed()
 	m.Files = append(m.Files, driver.File{Path: userDataFile, Content: []byte("#cloud-config\nhostname: other\npackages: [htop]\n"), Mode: 0o600})

@@ -60,8 +60,12 @@ func seedNetwork(m driver.Member, setup guestlink.Setup) map[string]any {
 	_, cluster := tenancy.Split(m.Assignment.Cluster)
 	links := map[string]any{}
 	for n, nic := range setup.Interfaces {
+		addresses := []string{nic.Address.String()}
+		if nic.Address6.IsValid() {
+			addresses = append(addresses, nic.Address6.String())
+		}
 		link := map[string]any{
-			"match": map[string]string{"macaddress": nic.MAC}, "set-name": nic.Name, "addresses": []string{nic.Address.String()}, "mtu": nic.MTU,
+			"match": map[string]string{"macaddress": nic.MAC}, "set-name": nic.Name, "addresses": addresses, "mtu": nic.MTU,
 			"dhcp4": false, "dhcp6": false, "accept-ra": false,
 		}
 		var routes []map[string]string

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -423,6 +424,9 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 			return s, fmt.Errorf("network %s of its port %d is unknown", a.Ports[n].Network, n)
 		}
 		nic := guestlink.Interface{MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu}
+		if six := m.Networks[i].Address6(port.Address); six.IsValid() {
+			nic.Address6 = netip.PrefixFrom(six, api.Prefix6Bits)
+		}
 		if nic.Routes = api.GatewayRoutes(m.Networks, i); len(nic.Routes) > 0 {
 			nic.Gateway = m.Networks[i].Gateway
 		}

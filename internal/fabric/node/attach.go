@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -86,7 +84,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	if err := f.node.Do(func() error { return awaitForwarding(ctx, pair.name) }); err != nil {
 		return err
 	}
-	if err := member.Do(func() error { return announce(pair) }); err != nil {
+	if err := member.Do(func() error { return announce(pair, memberAddresses6(pair, network)) }); err != nil {
 		return fmt.Errorf("announcing the member: %w", err)
 	}
 	if !f.shortcutting || network.Bridged(port) {
@@ -160,15 +158,14 @@ func configureMember(pair veth, network fabric.Network, routes []netip.Prefix) e
 	if err != nil {
 		return err
 	}
-	// Before the link is up, or the kernel would choose a link-local address and spend a second to detect duplicates.
-	err = os.WriteFile("/proc/sys/net/ipv6/conf/"+pair.inside+"/disable_ipv6", []byte("1"), 0o644)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("switching IPv6 off: %w", err)
-	}
 	if link.Attrs().MTU != pair.mtu {
 		if err := netlink.LinkSetMTU(link, pair.mtu); err != nil {
 			return err
 		}
+	}
+	// Before the link is up, or the kernel would choose a link-local address and spend a second to detect duplicates.
+	if err := configureMember6(link, pair, network); err != nil {
+		return err
 	}
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: pair.address.AsSlice(), Mask: net.CIDRMask(network.Prefix.Bits(), 32)}}
 	if err := netlink.AddrReplace(link, address); err != nil {
@@ -177,7 +174,7 @@ func configureMember(pair veth, network fabric.Network, routes []netip.Prefix) e
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("setting %s up: %w", pair.inside, err)
 	}
-	if err := introduce(link, pair, network.Ports); err != nil {
+	if err := introduce(link, pair, network); err != nil {
 		return err
 	}
 	for _, to := range routes {
@@ -193,13 +190,13 @@ func configureMember(pair veth, network fabric.Network, routes []netip.Prefix) e
 // what ARP (RFC 826) has found, of 1,024 entries unless the host's administrator raised it (neigh/default/gc_thresh3), which
 // three dozen members that talk to each other overflow; permanent entries do not count. An address never changes its MAC
 // address, since both are made from the same number.
-func introduce(link netlink.Link, pair veth, ports []fabric.Port) error {
+func introduce(link netlink.Link, pair veth, network fabric.Network) error {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}
 	defer handle.Close()
-	for _, p := range ports {
+	for _, p := range network.Ports {
 		if p.Address == pair.address {
 			continue
 		}
@@ -212,6 +209,16 @@ func introduce(link netlink.Link, pair veth, ports []fabric.Port) error {
 		})
 		if err != nil {
 			return fmt.Errorf("adding neighbour %v: %w", p.Address, err)
+		}
+		six := network.Address6(p.Address)
+		if !six.IsValid() {
+			continue
+		}
+		err = handle.NeighSet(&netlink.Neigh{
+			LinkIndex: link.Attrs().Index, Family: unix.AF_INET6, State: netlink.NUD_PERMANENT, IP: six.AsSlice(), HardwareAddr: mac,
+		})
+		if err != nil {
+			return fmt.Errorf("adding neighbour %v: %w", six, err)
 		}
 	}
 	return nil

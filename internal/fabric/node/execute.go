@@ -69,7 +69,7 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			failpoint.Hit("node.after-forwarding")
 			return err
 		case plan.AddAddress:
-			return changeAddress(netlink.AddrAdd, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
+			return addAddress(o.Link, o.Address)
 		case plan.DeleteAddress:
 			return changeAddress(netlink.AddrDel, o.Link, o.Address.Addr().AsSlice(), o.Address.Bits())
 		case plan.AddPeer:
@@ -150,7 +150,7 @@ func addLink(l plan.Link) error {
 		return fmt.Errorf("links of kind %s are not supported", l.Kind)
 	}
 	for _, a := range l.Addresses {
-		if err := changeAddress(netlink.AddrAdd, l.Name, a.Addr().AsSlice(), a.Bits()); err != nil {
+		if err := addAddress(l.Name, a); err != nil {
 			return fmt.Errorf("adding address %v: %w", a, err)
 		}
 		failpoint.Hit("node.after-address")
@@ -213,12 +213,20 @@ func (f *Fabric) setAttribute(o plan.SetLink) error {
 	}
 }
 
+// addAddress gives a bridge an address.
+func addAddress(name string, a netip.Prefix) error {
+	if a.Addr().Is6() {
+		return addBridgeAddress6(name, a)
+	}
+	return changeAddress(netlink.AddrAdd, name, a.Addr().AsSlice(), a.Bits())
+}
+
 func changeAddress(change func(netlink.Link, *netlink.Addr) error, name string, ip net.IP, bits int) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return err
 	}
-	return change(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, 32)}})
+	return change(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, 8*len(ip))}})
 }
 
 func addPeer(name string, peer netip.Addr) error {

@@ -47,6 +47,8 @@ type guardLab struct {
 	node    node
 	network fabric.Network
 	members []guardMember
+	// six makes all packets those of IPv6.
+	six bool
 }
 
 // guardMember is a member with a socket for whole frames.
@@ -175,6 +177,9 @@ func (lab *guardLab) bytes(p guardPacket, data []byte) []byte {
 		}
 	}
 	upper = append(upper, data...)
+	if lab.six {
+		return lab.bytes6(p, upper)
+	}
 	header := []byte{0x45, 0, 0, 0, 0, 7, 0, 0, 64, p.protocol, 0, 0}
 	header = append(header, lab.sourceOf(p).AsSlice()...)
 	target := lab.network.Ports[p.to].Address
@@ -208,7 +213,11 @@ func (lab *guardLab) sourceOf(p guardPacket) netip.Addr {
 func (lab *guardLab) put(t testing.TB, p guardPacket) string {
 	t.Helper()
 	text := token()
-	frame := ethernetFrame(lab.members[p.to].mac(), lab.members[p.from].mac(), etherIPv4, lab.bytes(p, []byte(text)))
+	kind := uint16(etherIPv4)
+	if lab.six {
+		kind = etherIPv6
+	}
+	frame := ethernetFrame(lab.members[p.to].mac(), lab.members[p.from].mac(), kind, lab.bytes(p, []byte(text)))
 	lab.putFrame(t, p.from, frame)
 	return text
 }

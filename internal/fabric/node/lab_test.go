@@ -241,3 +241,10 @@ func mustNotReach(t *testing.T, from namespace, what, address string) {
 		t.Errorf("%s (%s) answers, but must not", what, address)
 	}
 }
+
+// testNetwork6 is testNetwork with an IPv6 subnet.
+func testNetwork6(index int, hosts ...int) fabric.Network {
+	n := testNetwork(index, hosts...)
+	n.Prefix6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x12, 0x34, 0x56, 0x78, 0x9a, byte(index >> 8), byte(index)}), 64)
+	return n
+}

@@ -123,6 +123,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 			links.tunnels[link.Name] = attrs.Index
 		}
 	}
+	if err := observeAddresses6(&seen, names); err != nil {
+		return seen, links, err
+	}
 	if err := observeMulticast(seen.Links); err != nil {
 		return seen, links, fmt.Errorf("reading how bridges treat multicast: %w", err)
 	}

@@ -41,10 +41,13 @@ func (lab *traceLab) networkOf(i int) fabric.Network {
 	return n
 }
 
-func newTraceLab(t *testing.T) *traceLab {
+func newTraceLab(t *testing.T, six bool) *traceLab {
 	t.Helper()
 	needRoot(t)
-	lab := &traceLab{guardLab: guardLab{network: testNetwork(1)}, unknown: -1}
+	lab := &traceLab{guardLab: guardLab{network: testNetwork(1), six: six}, unknown: -1}
+	if six {
+		lab.network = testNetwork6(1)
+	}
 	sw := newSpace(t)
 	sw.run(t, "ip link add sw type bridge mcast_snooping 0; ip link set sw mtu 9000 up")
 	for i := range 2 {
@@ -170,14 +173,31 @@ func firstPacket(p guardPacket) packettrace.Packet {
 }
 
 func TestPacketsAndTheirAnswersPassAsTraced(t *testing.T) {
-	lab := newTraceLab(t)
-	const policies = 8
+	testTraces(t, newTraceLab(t, false), 8, packettrace.Follow)
+}
+
+func TestPacketsOfIPv6AndTheirAnswersPassAsTraced(t *testing.T) {
+	testTraces(t, newTraceLab(t, true), 4, func(from, to packettrace.End, p packettrace.Packet) packettrace.Path {
+		if p.Protocol == securitygroup.ICMP {
+			p = packettrace.Packet{Protocol: securitygroup.ICMP6, Port: uint16(types6[p.Port])}
+		}
+		return packettrace.Follow6(from, to, p)
+	})
+}
+
+func testTraces(t *testing.T, lab *traceLab, policies int, follow func(from, to packettrace.End, p packettrace.Packet) packettrace.Path) {
+	t.Helper()
 	seed := rand.Uint64()
 	for i := range uint64(policies) {
 		d := dice{rand.New(rand.NewPCG(seed, i))}
 		lab.network.Groups, lab.unknown = nil, -1
 		lab.apply(t) // forgets what ports sent
 		lab.network.Groups = d.groups(t, &lab.guardLab)
+		for g := range lab.network.Groups {
+			if lab.six {
+				lab.network.Groups[g] = lab.group6(lab.network.Groups[g])
+			}
+		}
 		if d.IntN(2) == 0 {
 			lab.unknown = d.IntN(traceMembers)
 		}
@@ -189,7 +209,7 @@ func TestPacketsAndTheirAnswersPassAsTraced(t *testing.T) {
 		passed := 0
 		for n, arrived := range lab.pass(t, requests) {
 			p := requests[n]
-			path := packettrace.Follow(lab.end(p.from), lab.end(p.to), firstPacket(p))
+			path := follow(lab.end(p.from), lab.end(p.to), firstPacket(p))
 			paths = append(paths, path)
 			if arrived != packettrace.Passes(path.Request) {
 				t.Errorf("seed %d, policy %d: %v: arrived %t, traced %+v", seed, i, p, arrived, path.Request)

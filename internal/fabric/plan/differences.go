@@ -60,7 +60,7 @@ func (o owners) ofElement(set, element string) int {
 	switch {
 	case set == "vnis":
 		vni = element
-	case set == "remotes" && len(fields) == 4:
+	case set == "remotes" && len(fields) == 4, set == "remotes6":
 		vni = fields[1]
 	default:
 		return o.of(element)

@@ -17,27 +17,7 @@ import (
 // Ports with security groups are guarded: the maps guards_out and guards_in lead their packets to chains of their own. Those look into
 // sets of the port, which the packets that it sends fill, and into sets of its groups, which a plan fills. No rule tracks connections: many
 // kernels can't do that for bridged frames. Decision 054 has the reasons.
-//
-// Fields are raw offsets from the IPv4 header, so that one set serves packets in both directions and packets quoted in ICMP errors. The
-// offsets hold for headers without options; chains look for those, and for fragments, first.
-const (
-	source      = "@nh,96,32"
-	destination = "@nh,128,32"
-	protocol    = "@nh,72,8"
-	sourcePort  = "@nh,160,16"
-	targetPort  = "@nh,176,16"
-	// message is type and code of an ICMP message, and identifier that of an echo (RFC 792).
-	message    = "@nh,160,16"
-	identifier = "@nh,192,16"
-	// An ICMP error quotes the header and the first 8 bytes of a packet, 8 bytes into the message.
-	quotedStart       = "@nh,224,8"
-	quotedProtocol    = "@nh,296,8"
-	quotedSource      = "@nh,320,32"
-	quotedDestination = "@nh,352,32"
-	quotedSourcePort  = "@nh,384,16"
-	quotedTargetPort  = "@nh,400,16"
-	quotedIdentifier  = "@nh,416,16"
-)
+// A port of a network with IPv6 has the same chains and sets for both families, see family.
 
 // What a port may keep open, in elements. A port that has more open gets no replies to the rest; no other port notices. Each element costs
 // the node kernel memory, and time whenever it reads its rules back.
@@ -54,18 +34,11 @@ const (
 // view says where a packet has what rules are about: the other end's address, and the port or the ICMP type that they name.
 type view struct{ remote, protocol, port string }
 
-var (
-	arriving       = view{source, protocol, targetPort}
-	arrivingICMP   = view{source, protocol, message}
-	leaving        = view{destination, protocol, targetPort}
-	leavingICMP    = view{destination, protocol, message}
-	answering      = view{destination, protocol, sourcePort}
-	quotedAnswer   = view{quotedDestination, quotedProtocol, quotedSourcePort}
-	everyDirection = []securitygroup.Direction{securitygroup.In, securitygroup.Out}
-)
+var everyDirection = []securitygroup.Direction{securitygroup.In, securitygroup.Out}
 
-// guard is a port with its security groups.
+// guard is a port with its security groups, for packets of one family.
 type guard struct {
+	*family
 	network fabric.Network
 	port    fabric.Port
 	groups  []fabric.Group
@@ -83,31 +56,48 @@ func groupName(n fabric.Network, id string) string {
 func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[string][]string) {
 	needed := map[string]bool{}
 	for _, p := range n.Ports {
-		g := guard{n, p, n.GroupsOf(p.ID), PortName(p.ID)}
-		into, out := "accept", "goto pinned"
-		if len(g.groups) > 0 {
-			into, out = "drop", "drop"
-		}
+		g := guard{&ipv4, n, p, n.GroupsOf(p.ID), PortName(p.ID)}
 		for _, group := range g.groups {
 			needed[group.ID] = true
 		}
-		if can && len(g.groups) > 0 {
-			into, out = "goto in_"+g.name, "goto out_"+g.name
-			g.addChains(parts)
-			g.addSets(parts)
+		for _, f := range familiesOf(n) {
+			g.family = f
+			g.enforce(can, parts, sets)
 		}
-		sets["guards_in"] = append(sets["guards_in"], fmt.Sprintf("%q : %s", g.name, into))
-		sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q . %s . ip . %s : %s", g.name, fabric.NormalMAC(p.MAC), number(p.Address), out))
 	}
 	for _, g := range n.Groups {
 		if can && needed[g.ID] {
-			addGroup(n, g, parts, sets)
+			for _, f := range familiesOf(n) {
+				f.addGroup(n, g, parts, sets)
+			}
 		}
 	}
 }
 
+// enforce adds the way from and to a port for packets of the family. Ports without groups have one for IPv4 alone: the pins of IPv6 end theirs.
+func (g guard) enforce(can bool, parts map[string]string, sets map[string][]string) {
+	into, out := "drop", "drop"
+	switch {
+	case len(g.groups) == 0 && g.version == securitygroup.IPv6:
+		return
+	case len(g.groups) == 0:
+		into, out = "accept", "goto pinned"
+	case can:
+		into, out = fmt.Sprintf("goto in%s_%s", g.suffix, g.name), fmt.Sprintf("goto out%s_%s", g.suffix, g.name)
+		g.addChains(parts)
+		g.addSets(parts)
+	}
+	if g.version == securitygroup.IPv6 {
+		sets["guards6_in"] = append(sets["guards6_in"], fmt.Sprintf("%q : %s", g.name, into))
+		sets["guards6_out"] = append(sets["guards6_out"], fmt.Sprintf("%q : %s", g.name, out))
+		return
+	}
+	sets["guards_in"] = append(sets["guards_in"], fmt.Sprintf("%q : %s", g.name, into))
+	sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q . %s . ip . %s : %s", g.name, fabric.NormalMAC(g.port.MAC), number(g.port.Address), out))
+}
+
 // addGroup adds the sets of a group's rules, and those of the members of the groups that the rules name.
-func addGroup(n fabric.Network, g fabric.Group, parts map[string]string, sets map[string][]string) {
+func (f *family) addGroup(n fabric.Network, g fabric.Group, parts map[string]string, sets map[string][]string) {
 	name := groupName(n, g.ID)
 	add := func(set, typeof string, elements []string) {
 		if len(elements) > 0 {
@@ -116,25 +106,27 @@ func addGroup(n fabric.Network, g fabric.Group, parts map[string]string, sets ma
 		}
 	}
 	for _, d := range everyDirection {
-		add(fmt.Sprintf("%s_%s", d, name), source+" . "+protocol+" . "+targetPort, boxElements(g.Rules, d))
-		add(fmt.Sprintf("any_%s_%s", d, name), source, addressElements(g.Rules, d))
+		add(fmt.Sprintf("%s%s_%s", d, f.suffix, name), f.source+" . "+f.protocol+" . "+f.targetPort, f.boxElements(g.Rules, d))
+		add(fmt.Sprintf("any%s_%s_%s", f.suffix, d, name), f.source, f.addressElements(g.Rules, d))
 		for _, id := range g.Named(d) {
-			add(fmt.Sprintf("%s_%s_%s", d, name, groupName(n, id)), protocol+" . "+targetPort, rangeElements(g.Rules, d, id))
-			addMembers(n, id, parts, sets)
+			add(fmt.Sprintf("%s%s_%s_%s", d, f.suffix, name, groupName(n, id)), f.protocol+" . "+f.targetPort, f.rangeElements(g.Rules, d, id))
+			f.addMembers(n, id, parts, sets)
 		}
 	}
 }
 
 // addMembers adds the addresses of a group that rules name.
-func addMembers(n fabric.Network, id string, parts map[string]string, sets map[string][]string) {
-	set := "of_" + groupName(n, id)
+func (f *family) addMembers(n fabric.Network, id string, parts map[string]string, sets map[string][]string) {
+	set := "of" + f.suffix + "_" + groupName(n, id)
 	i := slices.IndexFunc(n.Groups, func(g fabric.Group) bool { return g.ID == id })
 	if _, done := parts["set "+set]; done || i < 0 {
 		return
 	}
-	parts["set "+set], sets[set] = block("set "+set, "typeof "+source), nil
+	parts["set "+set], sets[set] = block("set "+set, "typeof "+f.source), nil
 	for _, a := range n.Groups[i].Members {
-		sets[set] = append(sets[set], number(a))
+		if own := f.of(n, a); own.IsValid() {
+			sets[set] = append(sets[set], f.number(own))
+		}
 	}
 }
 
@@ -144,26 +136,26 @@ func number(address netip.Addr) string {
 	return fmt.Sprintf("0x%x", binary.BigEndian.Uint32(four[:]))
 }
 
-func boxElements(rules []securitygroup.Rule, d securitygroup.Direction) []string {
+func (f *family) boxElements(rules []securitygroup.Rule, d securitygroup.Direction) []string {
 	var elements []string
-	for _, b := range securitygroup.Boxes(rules, d) {
+	for _, b := range securitygroup.Boxes(rules, d, f.version) {
 		ports := portElement(b.Protocol, b.Ports)
-		elements = append(elements, fmt.Sprintf("%s . 0x%x . %s", between(b.Addresses.First, b.Addresses.Last), b.Protocol, ports))
+		elements = append(elements, fmt.Sprintf("%s . 0x%x . %s", f.betweenAddresses(b.Addresses), b.Protocol, ports))
 	}
 	return elements
 }
 
-func addressElements(rules []securitygroup.Rule, d securitygroup.Direction) []string {
+func (f *family) addressElements(rules []securitygroup.Rule, d securitygroup.Direction) []string {
 	var elements []string
-	for _, a := range securitygroup.Anything(rules, d) {
-		elements = append(elements, between(a.First, a.Last))
+	for _, a := range securitygroup.Anything(rules, d, f.version) {
+		elements = append(elements, f.betweenAddresses(a))
 	}
 	return elements
 }
 
-func rangeElements(rules []securitygroup.Rule, d securitygroup.Direction, group string) []string {
+func (f *family) rangeElements(rules []securitygroup.Rule, d securitygroup.Direction, group string) []string {
 	var elements []string
-	for _, p := range []securitygroup.Protocol{securitygroup.TCP, securitygroup.UDP, securitygroup.ICMP} {
+	for _, p := range []securitygroup.Protocol{securitygroup.TCP, securitygroup.UDP, f.icmp} {
 		number, _ := p.Number()
 		for _, r := range securitygroup.Ranges(rules, d, group, p) {
 			elements = append(elements, fmt.Sprintf("0x%x . %s", number, portElement(number, r)))
@@ -174,7 +166,8 @@ func rangeElements(rules []securitygroup.Rule, d securitygroup.Direction, group 
 
 // portElement writes a range of ports, or of ICMP messages of any code.
 func portElement(protocol uint8, r securitygroup.Range) string {
-	if icmp, _ := securitygroup.ICMP.Number(); protocol == icmp {
+	icmp, _ := securitygroup.ICMP.Number()
+	if icmp6, _ := securitygroup.ICMP6.Number(); protocol == icmp || protocol == icmp6 {
 		return between(uint32(r.First)<<8, uint32(r.Last)<<8|0xff)
 	}
 	return between(uint32(r.First), uint32(r.Last))
@@ -193,13 +186,13 @@ func (g guard) allowed(d securitygroup.Direction, v view, verdict string) []stri
 	var lines []string
 	for _, group := range g.groups {
 		name := groupName(g.network, group.ID)
-		if len(securitygroup.Boxes(group.Rules, d)) > 0 {
-			lines = append(lines, fmt.Sprintf("%s . %s . %s @%s_%s %s", v.remote, v.protocol, v.port, d, name, verdict))
+		if len(securitygroup.Boxes(group.Rules, d, g.version)) > 0 {
+			lines = append(lines, fmt.Sprintf("%s . %s . %s @%s%s_%s %s", v.remote, v.protocol, v.port, d, g.suffix, name, verdict))
 		}
 		for _, id := range group.Named(d) {
 			other := groupName(g.network, id)
-			if len(rangeElements(group.Rules, d, id)) > 0 {
-				lines = append(lines, fmt.Sprintf("%s @of_%s %s . %s @%s_%s_%s %s", v.remote, other, v.protocol, v.port, d, name, other, verdict))
+			if len(g.rangeElements(group.Rules, d, id)) > 0 {
+				lines = append(lines, fmt.Sprintf("%s @of%s_%s %s . %s @%s%s_%s_%s %s", v.remote, g.suffix, other, v.protocol, v.port, d, g.suffix, name, other, verdict))
 			}
 		}
 	}
@@ -210,12 +203,12 @@ func (g guard) allowed(d securitygroup.Direction, v view, verdict string) []stri
 func (g guard) anything(d securitygroup.Direction, remote, verdict string) []string {
 	var lines []string
 	for _, group := range g.groups {
-		if len(securitygroup.Anything(group.Rules, d)) > 0 {
-			lines = append(lines, fmt.Sprintf("%s @any_%s_%s %s", remote, d, groupName(g.network, group.ID), verdict))
+		if len(securitygroup.Anything(group.Rules, d, g.version)) > 0 {
+			lines = append(lines, fmt.Sprintf("%s @any%s_%s_%s %s", remote, g.suffix, d, groupName(g.network, group.ID), verdict))
 		}
 		for _, id := range group.Named(d) {
 			if len(securitygroup.Ranges(group.Rules, d, id, securitygroup.Any)) > 0 {
-				lines = append(lines, fmt.Sprintf("%s @of_%s %s", remote, groupName(g.network, id), verdict))
+				lines = append(lines, fmt.Sprintf("%s @of%s_%s %s", remote, g.suffix, groupName(g.network, id), verdict))
 			}
 		}
 	}

@@ -7,40 +7,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/securitygroup"
 )
 
-// Keys of a port's own sets, as packets that it sends have them, as replies have them, and as ICMP errors quote them.
-const (
-	flowSent     = destination + " . " + protocol + " . " + targetPort + " . " + sourcePort
-	flowReply    = source + " . " + protocol + " . " + sourcePort + " . " + targetPort
-	flowQuoted   = quotedDestination + " . " + quotedProtocol + " . " + quotedTargetPort + " . " + quotedSourcePort
-	echoSent     = destination + " . " + identifier
-	echoReply    = source + " . " + identifier
-	echoQuoted   = quotedDestination + " . " + quotedIdentifier
-	askerOf      = source + " . " + protocol
-	askerReplied = destination + " . " + protocol
-	askerQuoted  = destination + " . " + quotedProtocol
-)
-
-// Conditions of rules, by the numbers of RFC 791, 792, 793 and 2131.
-const (
-	hasOptions  = "@nh,0,8 != 0x45"
-	isLater     = "@nh,48,16 & 0x1fff != 0x0" // a fragment without the ports
-	isFragment  = "@nh,48,16 & 0x3fff != 0x0" // "more fragments", or an offset
-	isICMP      = "@nh,72,8 0x1"
-	isTCP       = "@nh,72,8 0x6"
-	hasPorts    = "@nh,72,8 { 0x6, 0x11 }"
-	isOpening   = "@nh,72,8 0x6 @nh,264,8 & 0x12 == 0x2" // SYN without ACK
-	isPassing   = "@nh,264,8 & 0x7 == 0x0"               // none of SYN, FIN and RST
-	isClosing   = "@nh,264,8 & 0x5 != 0x0"               // FIN or RST
-	isEcho      = "@nh,160,8 0x8"
-	isEchoReply = "@nh,160,8 0x0"
-	isUnreached = "@nh,160,8 0x3"
-	isError     = "@nh,160,8 { 0x3, 0xb, 0xc }" // destination unreachable, time exceeded, parameter problem
-	quotesICMP  = quotedProtocol + " 0x1"
-	quotesEcho  = quotesICMP + " @nh,384,8 0x8"
-	fromDHCP    = "@nh,72,8 0x11 @nh,160,32 0x430044"
-	toDNS       = "@nh,72,8 0x11 @nh,176,16 0x35"
-)
-
 // block is an object of a table as nft(8) prints it.
 func block(head string, lines ...string) string {
 	text := head + " {\n"
@@ -53,24 +19,24 @@ func block(head string, lines ...string) string {
 // addSets adds the sets that the port's packets fill.
 func (g guard) addSets(parts map[string]string) {
 	dynamic := func(set, typeof string, size int) {
-		set += "_" + g.name
+		set += g.tail()
 		parts["set "+set] = block("set "+set, "typeof "+typeof, fmt.Sprintf("size %d", size), "flags dynamic,timeout")
 	}
-	dynamic("flows", flowSent, maxFlows)
-	dynamic("closing", flowSent, maxClosing)
+	dynamic("flows", g.flowSent, maxFlows)
+	dynamic("closing", g.flowSent, maxClosing)
 	if g.admits() {
-		dynamic(admitted, flowSent, maxAdmitted)
+		dynamic(admitted, g.flowSent, maxAdmitted)
 	}
-	dynamic("echoes", echoSent, maxEchoes)
+	dynamic("echoes", g.echoSent, maxEchoes)
 	if g.restricted() {
-		dynamic("askers", askerReplied, maxAskers)
+		dynamic("askers", g.askerReplied, maxAskers)
 	}
 }
 
 // addChains adds the chains that the port's packets pass.
 func (g guard) addChains(parts map[string]string) {
 	add := func(chain string, lines ...[]string) {
-		chain = "chain " + chain + "_" + g.name
+		chain = "chain " + chain + g.tail()
 		parts[chain] = block(chain, slices.Concat(lines...)...)
 	}
 	g.addArriving(add)
@@ -87,7 +53,7 @@ type chainAdder func(chain string, lines ...[]string)
 
 // admits reports whether rules for single protocols let packets in. A set with ranges takes a packet a tenth of its way through the node, so
 // flows that such a set allowed are noted for 30 seconds. A plan that takes anything from rules forgets them all.
-func (g guard) admits() bool { return len(g.allowed(securitygroup.In, arriving, "")) > 0 }
+func (g guard) admits() bool { return len(g.allowed(securitygroup.In, g.arriving, "")) > 0 }
 
 // known is the rule that accepts packets of flows that were admitted, none of which is ICMP. It comes first, because it ends the way of most
 // packets that a port with such rules takes and sends.
@@ -95,7 +61,7 @@ func (g guard) known(key string) []string {
 	if !g.admits() {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s @%s_%s accept", key, admitted, g.name)}
+	return []string{fmt.Sprintf("%s @%s%s accept", key, admitted, g.tail())}
 }
 
 // admitted begins the names of sets of flows that rules let in.
@@ -103,60 +69,62 @@ const admitted = "admitted"
 
 // addArriving adds the chains for packets to the port.
 func (g guard) addArriving(add chainAdder) {
-	address := number(g.port.Address)
+	address := g.number(g.of(g.network, g.port.Address))
 	var asked []string
 	if g.restricted() {
 		// Before any verdict: what a rule does not allow leaves an element, too. A reply has to pass a rule as well.
-		asked = []string{fmt.Sprintf("%s { 0x1, 0x6, 0x11 } update @askers_%s { %s timeout 10m }", protocol, g.name, askerOf)}
+		asked = []string{fmt.Sprintf("%s update @askers%s { %s timeout 10m }", g.hasReplies, g.tail(), g.askerOf)}
 	}
 	add("in",
-		[]string{"meta protocol != ip goto other_" + g.name},
+		g.beforeRules(),
 		asked,
-		g.anything(securitygroup.In, source, "accept"),
+		g.anything(securitygroup.In, g.source, "accept"),
 		[]string{
-			hasOptions + " drop",
-			isFragment + " drop",
+			g.hasOptions + " drop",
+			g.isFragment + " drop",
 		},
-		g.known(flowReply),
+		g.known(g.flowReply),
 		[]string{
-			fmt.Sprintf("%s goto icmp_%s", isICMP, g.name),
-			fmt.Sprintf("%s %s %s @flows_%s accept", destination, address, flowReply, g.name),
+			fmt.Sprintf("%s goto icmp%s", g.isICMP, g.tail()),
+			fmt.Sprintf("%s %s %s @flows%s accept", g.destination, address, g.flowReply, g.tail()),
 		},
-		g.allowed(securitygroup.In, arriving, "goto admit_"+g.name),
+		g.allowed(securitygroup.In, g.arriving, "goto admit"+g.tail()),
 		[]string{
-			fmt.Sprintf("%s %s %s @closing_%s accept", destination, address, flowReply, g.name),
-			fromDHCP + " accept", // only the node sends from the port of DHCP servers
-			"drop",
+			fmt.Sprintf("%s %s %s @closing%s accept", g.destination, address, g.flowReply, g.tail()),
 		},
+		g.fromNode(),
+		[]string{"drop"},
 	)
 	if g.admits() {
 		admit := func(key string) []string {
-			return []string{fmt.Sprintf("update @%s_%s { %s timeout 30s } accept", admitted, g.name, key), "accept"}
+			return []string{fmt.Sprintf("update @%s%s { %s timeout 30s } accept", admitted, g.tail(), key), "accept"}
 		}
-		add("admit", admit(flowReply))
+		add("admit", admit(g.flowReply))
 		if !g.restricted() {
-			add("answer", admit(flowSent))
+			add("answer", admit(g.flowSent))
 		}
 	}
-	add("other", []string{"meta protocol arp accept", "drop"})
+	if g.version == securitygroup.IPv4 {
+		add("other", []string{"meta protocol arp accept", "drop"})
+	}
 	add("icmp",
-		[]string{fmt.Sprintf("%s %s %s %s @echoes_%s accept", isEchoReply, destination, address, echoReply, g.name)},
-		g.allowed(securitygroup.In, arrivingICMP, "accept"),
+		[]string{fmt.Sprintf("%s %s %s %s @echoes%s accept", g.isEchoReply, g.destination, address, g.echoReply, g.tail())},
+		g.allowed(securitygroup.In, g.arrivingICMP, "accept"),
 		// An error is let in if it quotes a packet of the port's own.
 		[]string{
-			fmt.Sprintf("%s %s %s %s goto error_%s", isError, quotedSource, address, quotedStart+" 0x45", g.name),
+			fmt.Sprintf("%s %s %s %s goto error%s", g.isError, g.quotedSource, address, g.quotedStart, g.tail()),
 			"drop",
 		},
 	)
 	add("error",
-		g.anything(securitygroup.In, quotedDestination, "accept"),
+		g.anything(securitygroup.In, g.quotedDestination, "accept"),
 		[]string{
-			fmt.Sprintf("%s @flows_%s accept", flowQuoted, g.name),
-			fmt.Sprintf("%s @closing_%s accept", flowQuoted, g.name),
-			fmt.Sprintf("%s %s @echoes_%s accept", quotesEcho, echoQuoted, g.name),
-			quotesICMP + " drop",
+			fmt.Sprintf("%s @flows%s accept", g.flowQuoted, g.tail()),
+			fmt.Sprintf("%s @closing%s accept", g.flowQuoted, g.tail()),
+			fmt.Sprintf("%s %s @echoes%s accept", g.quotesEcho, g.echoQuoted, g.tail()),
+			g.quotesICMP + " drop",
 		},
-		g.allowed(securitygroup.In, quotedAnswer, "accept"),
+		g.allowed(securitygroup.In, g.quotedAnswer, "accept"),
 		[]string{"drop"},
 	)
 }
@@ -165,74 +133,76 @@ func (g guard) addArriving(add chainAdder) {
 // connection that the port closes makes room at once: its last packets need a place for a minute only, in a set of its own.
 func (g guard) addNoting(add chainAdder) {
 	update := func(set, timeout string) string {
-		return fmt.Sprintf("update @%s_%s { %s timeout %s }", set, g.name, flowSent, timeout)
+		return fmt.Sprintf("update @%s%s { %s timeout %s }", set, g.tail(), g.flowSent, timeout)
 	}
 	add("note", []string{
-		fmt.Sprintf("%s %s %s @closing_%s accept", isTCP, isPassing, flowSent, g.name),
-		"goto renew_" + g.name,
+		fmt.Sprintf("%s %s %s @closing%s accept", g.isTCP, g.isPassing, g.flowSent, g.tail()),
+		"goto renew" + g.tail(),
 	})
 	add("renew", []string{
-		fmt.Sprintf("%s %s accept", isTCP+" "+isPassing, update("flows", "10m")),
-		fmt.Sprintf("%s %s delete @flows_%s { %s } accept", isTCP+" "+isClosing, update("closing", "1m"), g.name, flowSent),
-		fmt.Sprintf("%s %s accept", hasPorts, update("flows", "1m")),
+		fmt.Sprintf("%s %s accept", g.isTCP+" "+g.isPassing, update("flows", "10m")),
+		fmt.Sprintf("%s %s delete @flows%s { %s } accept", g.isTCP+" "+g.isClosing, update("closing", "1m"), g.tail(), g.flowSent),
+		fmt.Sprintf("%s %s accept", g.hasPorts, update("flows", "1m")),
 		"accept",
 	})
-	add("noteping", []string{fmt.Sprintf("update @echoes_%s { %s timeout 1m } accept", g.name, echoSent), "accept"})
+	add("noteping", []string{fmt.Sprintf("update @echoes%s { %s timeout 1m } accept", g.tail(), g.echoSent), "accept"})
 }
 
 // addOpen adds the chains for packets from a port that may send anything. Replies to packets that rules allow are not noted: otherwise others
 // could fill the port's set.
 func (g guard) addOpen(add chainAdder) {
 	add("out",
-		[]string{fromMember},
-		g.anything(securitygroup.In, destination, "accept"),
+		g.fromMember(),
+		g.anything(securitygroup.In, g.destination, "accept"),
 		[]string{
-			hasOptions + " accept",
-			isLater + " accept",
+			g.hasOptions + " accept",
+			g.isLater + " accept",
 		},
-		g.known(flowSent),
+		g.known(g.flowSent),
 		[]string{
-			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
-			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
+			fmt.Sprintf("%s goto ping%s", g.isICMP, g.tail()),
+			fmt.Sprintf("%s @flows%s goto renew%s", g.flowSent, g.tail(), g.tail()),
 		},
-		g.allowed(securitygroup.In, answering, "goto answer_"+g.name),
-		[]string{"goto note_" + g.name},
+		g.allowed(securitygroup.In, g.answering, "goto answer"+g.tail()),
+		[]string{"goto note" + g.tail()},
 	)
-	add("ping", []string{fmt.Sprintf("%s goto noteping_%s", isEcho, g.name), "accept"})
+	add("ping", []string{fmt.Sprintf("%s goto noteping%s", g.isEcho, g.tail()), "accept"})
 }
 
 // addRestricted adds the chains for packets from a port that may send what rules allow, and replies. A reply goes to an address that sent the
 // port a packet of the protocol before, from a port that rules open to that address.
 func (g guard) addRestricted(add chainAdder) {
 	add("out",
+		g.fromMember(),
 		[]string{
-			fromMember,
-			fmt.Sprintf("%s goto odd_%s", hasOptions, g.name),
-			fmt.Sprintf("%s goto odd_%s", isFragment, g.name),
-			fmt.Sprintf("%s goto ping_%s", isICMP, g.name),
-			fmt.Sprintf("%s %s %s goto note_%s", toDNS, destination, number(g.network.Gateway), g.name), // the node's, for names
-			fmt.Sprintf("%s @flows_%s goto renew_%s", flowSent, g.name, g.name),
-			fmt.Sprintf("%s goto begin_%s", isOpening, g.name),
-			fmt.Sprintf("%s @askers_%s goto reply_%s", askerReplied, g.name, g.name),
-			fmt.Sprintf("goto begin_%s", g.name),
+			fmt.Sprintf("%s goto odd%s", g.hasOptions, g.tail()),
+			fmt.Sprintf("%s goto odd%s", g.isFragment, g.tail()),
+			fmt.Sprintf("%s goto ping%s", g.isICMP, g.tail()),
+		},
+		g.toNode(),
+		[]string{
+			fmt.Sprintf("%s @flows%s goto renew%s", g.flowSent, g.tail(), g.tail()),
+			fmt.Sprintf("%s goto begin%s", g.isOpening, g.tail()),
+			fmt.Sprintf("%s @askers%s goto reply%s", g.askerReplied, g.tail(), g.tail()),
+			fmt.Sprintf("goto begin%s", g.tail()),
 		},
 	)
-	add("reply", g.anything(securitygroup.In, destination, "accept"), g.allowed(securitygroup.In, answering, "accept"), []string{"goto begin_" + g.name})
+	add("reply", g.anything(securitygroup.In, g.destination, "accept"), g.allowed(securitygroup.In, g.answering, "accept"), []string{"goto begin" + g.tail()})
 	add("begin",
-		g.anything(securitygroup.Out, destination, "goto note_"+g.name),
-		g.allowed(securitygroup.Out, leaving, "goto note_"+g.name),
+		g.anything(securitygroup.Out, g.destination, "goto note"+g.tail()),
+		g.allowed(securitygroup.Out, g.leaving, "goto note"+g.tail()),
 		[]string{"drop"},
 	)
 	add("ping",
 		[]string{
-			fmt.Sprintf("%s %s @askers_%s accept", isEchoReply, askerReplied, g.name),
-			fmt.Sprintf("%s %s @askers_%s accept", isUnreached, askerQuoted, g.name),
-			fmt.Sprintf("%s != 0x8 goto pong_%s", "@nh,160,8", g.name),
+			fmt.Sprintf("%s %s @askers%s accept", g.isEchoReply, g.askerReplied, g.tail()),
+			fmt.Sprintf("%s %s @askers%s accept", g.isUnreached, g.askerQuoted, g.tail()),
+			fmt.Sprintf("%s goto pong%s", g.isNoEcho, g.tail()),
 		},
-		g.anything(securitygroup.Out, destination, "goto noteping_"+g.name),
-		g.allowed(securitygroup.Out, leavingICMP, "goto noteping_"+g.name),
+		g.anything(securitygroup.Out, g.destination, "goto noteping"+g.tail()),
+		g.allowed(securitygroup.Out, g.leavingICMP, "goto noteping"+g.tail()),
 		[]string{"drop"},
 	)
-	add("pong", g.anything(securitygroup.Out, destination, "accept"), g.allowed(securitygroup.Out, leavingICMP, "accept"), []string{"drop"})
-	add("odd", g.anything(securitygroup.Out, destination, "accept"), []string{"drop"})
+	add("pong", g.anything(securitygroup.Out, g.destination, "accept"), g.allowed(securitygroup.Out, g.leavingICMP, "accept"), []string{"drop"})
+	add("odd", g.anything(securitygroup.Out, g.destination, "accept"), []string{"drop"})
 }

@@ -147,7 +147,7 @@ func skeleton(text string) string {
 	var b strings.Builder
 	depth := 0
 	for line := range strings.Lines(text) {
-		line = normalMark(strings.TrimSpace(line))
+		line = normal6(normalMark(strings.TrimSpace(line)))
 		if line == "" {
 			continue
 		}

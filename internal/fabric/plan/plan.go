@@ -120,6 +120,8 @@ type Observed struct {
 	// this node sends and receives, which frames that pass the node's stack by would escape.
 	UnderlayLink  string
 	UnderlayRules bool
+	// IPv6: this node's kernel has it.
+	IPv6 bool
 	// CanShape: this node's kernel can hold ports to rates and mark packets. UplinkRate is Config.UplinkRate, or what the kernel says of the
 	// underlay's link, in bits per second; 0: nobody knows. Limits are those of ports.
 	CanShape   bool
@@ -184,6 +186,9 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 		}
 		if n.HasGateway() {
 			bridge.Addresses = []netip.Prefix{netip.PrefixFrom(n.Gateway, n.Prefix.Bits())}
+		}
+		if seen.IPv6 {
+			bridge.Addresses = append(bridge.Addresses, querierOf(n)...)
 		}
 		links = append(links, bridge)
 		if !hasTunnel(n, networks) {

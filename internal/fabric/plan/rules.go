@@ -265,29 +265,33 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	for _, set := range []string{"pins", "gateways", "services", "egress", "anycast", "remotes", "routers", "clients", "guards_in", "guards_out"} {
 		bridge[set] = nil
 	}
+	if anyIPv6(networks) {
+		bridge["pins6"], bridge["guards6_in"], bridge["guards6_out"] = nil, nil, nil
+	}
 	parts := map[string]string{}
 	inet := map[string][]string{"remotes": nil, "vnis": nil}
 	egress, routed := false, false
 	for _, n := range networks {
 		addNetworkElements(n, hasTunnel(n, networks), bridge, inet)
+		addPins6(n, hasTunnel(n, networks), bridge)
 		addGuards(n, seen.CanGuard, parts, bridge)
 		egress, routed = egress || n.Egress, routed || n.Routed
 	}
 	if egress || routed {
 		addRouteElements(cfg, networks, bridge, inet)
 	}
-	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeRules), Sets: sortSets(bridge), Parts: parts}}
+	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeText(networks)), Sets: sortSets(bridge), Parts: parts}}
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)
 		addFloating(networks, seen, inet)
-		text := addMarks(inetEgressRules, marked(networks, seen), inet)
+		text := addMarks(inetText(inetEgressRules, networks, inet), marked(networks, seen), inet)
 		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet), Parts: addBounds(networks, inet)}
 	case routed:
-		text := addMarks(inetRoutedRules, marked(networks, seen), inet)
+		text := addMarks(inetText(inetRoutedRules, networks, inet), marked(networks, seen), inet)
 		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet)}
 	case len(inet["vnis"]) > 0:
-		text := addMarks(inetRules, marked(networks, seen), inet)
+		text := addMarks(inetText(inetRules, networks, inet), marked(networks, seen), inet)
 		rules[InetTable] = Table{Text: skeleton(addSeal(text, networks)), Sets: sortSets(inet)}
 	}
 	return rules

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"unsafe"
@@ -33,10 +34,10 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 			return err
 		}
 	}
-	for file, value := range map[string]string{"ipv6/conf/" + i.Name + "/disable_ipv6": "1", "ipv4/conf/" + i.Name + "/arp_notify": "1"} {
-		if err := os.WriteFile(filepath.Join("/proc/sys/net", file), []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
+	settings := settings6(i)
+	settings["ipv4/conf/"+i.Name+"/arp_notify"] = "1"
+	if err := writeSettings(settings); err != nil {
+		return err
 	}
 	set := func(what string, code uint, fill func(*unix.Ifreq) error) error {
 		request, err := unix.NewIfreq(i.Name)
@@ -60,12 +61,54 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	if err == nil {
 		err = linkUp(ctx, i.Name)
 	}
+	if err == nil && i.Address6.IsValid() {
+		err = addAddress6(nic.Index, i.Address6)
+	}
 	for _, to := range i.Routes {
 		if err == nil {
 			err = addRoute(socket, to, i.Gateway)
 		}
 	}
 	return err
+}
+
+func writeSettings(settings map[string]string) error {
+	for file, value := range settings {
+		if err := os.WriteFile(filepath.Join("/proc/sys/net", file), []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// settings6 are what IPv6 does on a NIC, before it is up: nothing, or what it is given. Nobody else can have its addresses, so the kernel need not
+// find out.
+func settings6(i guestlink.Interface) map[string]string {
+	conf := "ipv6/conf/" + i.Name + "/"
+	if !i.Address6.IsValid() {
+		return map[string]string{conf + "disable_ipv6": "1"}
+	}
+	return map[string]string{
+		conf + "disable_ipv6": "0", conf + "accept_ra": "0", conf + "accept_dad": "0", conf + "router_solicitations": "0", conf + "ndisc_notify": "1",
+	}
+}
+
+// addAddress6 gives a NIC an IPv6 address (SIOCSIFADDR of a socket for IPv6, struct in6_ifreq of linux/ipv6.h). One that it has is no error.
+func addAddress6(nic int, address netip.Prefix) error {
+	socket, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("the kernel has no IPv6: %w", err)
+	}
+	defer func() { _ = unix.Close(socket) }()
+	request := struct {
+		address [16]byte
+		bits    uint32
+		index   int32
+	}{address.Addr().As16(), uint32(address.Bits()), int32(nic)}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(socket), unix.SIOCSIFADDR, uintptr(unsafe.Pointer(&request))); errno != 0 && errno != unix.EEXIST {
+		return fmt.Errorf("set the address %s: %w", address, errno)
+	}
+	return nil
 }
 
 // renameLink gives a link that is down another name (SIOCSIFNAME, netdevice(7)).

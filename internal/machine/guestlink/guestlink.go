@@ -52,7 +52,9 @@ type Interface struct {
 	// Name it gets.
 	Name    string       `json:"name"`
 	Address netip.Prefix `json:"address"`
-	MTU     int          `json:"mtu"`
+	// Address6 is its IPv6 address; not valid: it has no IPv6. The link-local address follows from the MAC.
+	Address6 netip.Prefix `json:"address6,omitzero"`
+	MTU      int          `json:"mtu"`
 	// Gateway of Routes; the zero value: none are by this interface.
 	Gateway netip.Addr     `json:"gateway"`
 	Routes  []netip.Prefix `json:"routes,omitempty"`
