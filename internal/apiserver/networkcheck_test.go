@@ -162,7 +162,9 @@ func TestATraceThatMakesNoSenseIsRefused(t *testing.T) {
 		{"c1", client.TraceRequest{From: "c1/nobody", To: "c1/b-0", Protocol: "icmp"}, "member_not_found"},
 		{"c1", client.TraceRequest{From: "a-0", To: "c1/b-0", Protocol: "icmp"}, "member_not_found"},
 		{"c1", client.TraceRequest{From: "10.64.16.99", To: "c1/b-0", Protocol: "icmp"}, "member_not_found"},
-		{"c1", client.TraceRequest{From: "c1/a-0", To: "fd00::1", Protocol: "icmp"}, "member_not_found"},
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "fd00::1", Protocol: "icmp"}, "invalid_request"}, // the network has no IPv6
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "c1/b-0", Protocol: "icmp6"}, "invalid_request"},
+		{"c1", client.TraceRequest{From: "c1/a-0", To: "fd00::1", Protocol: "icmp", Port: 8}, "invalid_request"},
 		{"c1:storage", client.TraceRequest{From: "c1/b-0", To: "c1/a-0", Protocol: "icmp"}, "member_not_found"},
 		{"c9", client.TraceRequest{From: "c1/b-0", To: "c1/a-0", Protocol: "icmp"}, "network_not_found"},
 	} {

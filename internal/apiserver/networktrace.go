@@ -38,6 +38,9 @@ func (s *Server) traceNetwork(ctx context.Context, in *traceInput) (*body[api.Ne
 	if err != nil {
 		return nil, err
 	}
+	if in.Protocol == string(securitygroup.ICMP) && in.Port == 0 && (isSix(in.From) || isSix(in.To)) {
+		in.Protocol = string(securitygroup.ICMP6) // an echo request, of the family that the addresses are of
+	}
 	packet, err := tracedPacket(in)
 	if err != nil {
 		return nil, err
@@ -88,6 +91,12 @@ func (in *traceInput) isIPv6(packet packettrace.Packet) (bool, *api.FieldProblem
 		}
 	}
 	return six, nil
+}
+
+// isSix reports whether an end is an IPv6 address.
+func isSix(end string) bool {
+	a, err := netip.ParseAddr(end)
+	return err == nil && a.Is6()
 }
 
 // tracedPacket reads the packet of a request.

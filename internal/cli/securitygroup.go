@@ -27,10 +27,11 @@ has rules for "out". A port without security groups is not restricted.
   in tcp 22 from 10.0.0.0/8         TCP connections to port 22 from a prefix
   in udp 5000-5100 from group web   UDP to a range of ports from all ports of group web
   in icmp 8 from 0.0.0.0/0          echo requests (ICMP type 8)
+  in icmp6 128 from fd00::/8        echo requests by IPv6 (ICMPv6 type 128)
   in any from group web             everything, also other protocols and fragments
   out tcp 443 to 10.1.0.2/32        the member may send this and nothing else
 
-Rules only allow. They name groups of the same project. A rule that another rule of its group covers is refused.`
+A rule with a prefix is about IPv4 or IPv6. A rule with a group is about both, but for icmp and icmp6. Rules only allow. They name groups of the same project. A rule that another rule of its group covers is refused.`
 	cmd.AddCommand(a.securityGroupCreate(), a.securityGroupList(), a.securityGroupShow(), a.securityGroupSet(), a.securityGroupDelete())
 	return a.connects(cmd)
 }

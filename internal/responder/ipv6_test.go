@@ -26,7 +26,7 @@ func TestIPv6AddressesAreAnsweredFromTheHostsFile(t *testing.T) {
 		{"one-1.", dnsmessage.TypeAAAA, "Success aa"},
 		{"two-0.two.", dnsmessage.TypeAAAA, "Success aa fd12:3456:789a:1::4"},
 		{"two.nearmetal.internal.", dnsmessage.TypeAAAA, "Success aa fd12:3456:789a:1::4"},
-		{"two-0.two.", dnsmessage.TypeALL, "Success aa 10.64.128.4 fd12:3456:789a:1::4"},
+		{"two-0.two.", dnsmessage.TypeALL, "Success aa fd12:3456:789a:1::4 10.64.128.4"},
 		{"2." + zeros + "1.0.0.0.a.9.8.7.6.5.4.3.2.1.d.f.ip6.arpa.", dnsmessage.TypePTR, "Success aa one-0.one.nearmetal.internal."},
 		{"9." + zeros + "1.0.0.0.a.9.8.7.6.5.4.3.2.1.d.f.ip6.arpa.", dnsmessage.TypePTR, "NameError aa"},
 		{"9." + zeros + "2.0.0.0.a.9.8.7.6.5.4.3.2.1.d.f.ip6.arpa.", dnsmessage.TypePTR, "Refused"},

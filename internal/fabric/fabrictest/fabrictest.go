@@ -131,6 +131,7 @@ func applyIsRepeatable(t *testing.T, h Harness) {
 func invalidNetworks(t *testing.T, h Harness) {
 	f := h.New(t, 0)
 	good := Network(1, 1)
+	good.Prefix6 = netip.MustParsePrefix("fd12:3456:789a:1::/64")
 	must(t, f.Apply(context.Background(), []fabric.Network{good}))
 	change := func(c func(n *fabric.Network)) fabric.Network {
 		n := Network(2, 2)
@@ -148,6 +149,10 @@ func invalidNetworks(t *testing.T, h Harness) {
 		"an index twice":           good,
 		"an overlapping subnet":    change(func(n *fabric.Network) { n.Prefix, n.Gateway, n.Ports = good.Prefix, good.Gateway, nil }),
 		"no subnet":                change(func(n *fabric.Network) { n.Prefix = netip.Prefix{} }),
+		"an IPv6 subnet twice":     change(func(n *fabric.Network) { n.Prefix6 = good.Prefix6 }),
+		"a long IPv6 subnet":       change(func(n *fabric.Network) { n.Prefix6 = netip.MustParsePrefix("fd12:3456:789a:2::/80") }),
+		"an IPv6 subnet of a host": change(func(n *fabric.Network) { n.Prefix6 = netip.MustParsePrefix("fd12:3456:789a:2::1/64") }),
+		"IPv4 as an IPv6 subnet":   change(func(n *fabric.Network) { n.Prefix6 = netip.MustParsePrefix("192.0.2.0/24") }),
 		"a gateway elsewhere":      change(func(n *fabric.Network) { n.Gateway = netip.MustParseAddr("192.0.2.1") }),
 		"a port elsewhere":         change(func(n *fabric.Network) { n.Ports[0].Address = netip.MustParseAddr("192.0.2.1") }),
 		"the gateway's address":    change(func(n *fabric.Network) { n.Ports[0].Address = n.Gateway }),
