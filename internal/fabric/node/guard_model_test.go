@@ -72,7 +72,7 @@ func (w policy) passes(p guardPacket) bool {
 	if begins && known {
 		w.sent[sentTuple(p)] = true
 	}
-	if known {
+	if known && (p.part == whole || !w.network.HasIPv6()) { // no fragment of IPv6 shows its protocol where rules look
 		w.heard[tuple{member: p.to, other: p.from, protocol: p.protocol}] = true
 	}
 	return w.mayReceive(p)
