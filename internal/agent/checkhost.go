@@ -47,11 +47,12 @@ func (Host) Check(ctx context.Context) ([]hostcheck.Finding, error) {
 	}
 	defer func() { _ = machines.Close() }()
 	word := hostcheck.Word{
-		Groups:  reason(fabricnode.CanGuard(ctx)),
-		Rates:   reason(fabricnode.CanShape()),
-		Stacks:  []api.StackCheck{containers.Check(ctx), machines.Check(ctx)},
-		Local:   environment.NewLocal().Inspect(ctx).Problems,
-		Builder: build.New(build.Config{}).Check(ctx),
+		Groups:    reason(fabricnode.CanGuard(ctx)),
+		Rates:     reason(fabricnode.CanShape()),
+		WireGuard: reason(fabricnode.CanEncrypt()),
+		Stacks:    []api.StackCheck{containers.Check(ctx), machines.Check(ctx)},
+		Local:     environment.NewLocal().Inspect(ctx).Problems,
+		Builder:   build.New(build.Config{}).Check(ctx),
 	}
 	return hostcheck.Check(hostcheck.Look(ctx, thisHost()), word), nil
 }

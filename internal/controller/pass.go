@@ -39,10 +39,9 @@ type pass struct {
 func (l *leader) newPass(view *state.View) *pass {
 	raw := l.cfg.Now()
 	now := l.clock.at(raw)
-	return &pass{
-		leader: l, view: view, now: now, raw: raw,
-		Site: situation.Observe(view, l.cfg.Agents, l.cfg.Fabrics, now, raw, l.since, l.cfg.Deadlines),
-	}
+	site := situation.Observe(view, l.cfg.Agents, l.cfg.Fabrics, now, raw, l.since, l.cfg.Deadlines)
+	site.Encrypted = l.cfg.EncryptUnderlay
+	return &pass{leader: l, view: view, now: now, raw: raw, Site: site}
 }
 
 // clusters plans every cluster and makes the plans true. What they need room for is gathered for admission.

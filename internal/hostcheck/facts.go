@@ -44,7 +44,6 @@ var modules = []module{
 	{Name: "bridge", Area: Network, Purpose: "clusters' networks", Status: Missing, OnDemand: true},
 	{Name: "veth", Area: Network, Purpose: "containers' ports", Status: Missing, OnDemand: true},
 	{Name: "vxlan", Area: Network, Purpose: "clusters' networks across nodes", Status: Missing, OnDemand: true},
-	{Name: "wireguard", Area: Network, Purpose: "networks across nodes where the site's underlay is encrypted", Status: Warning, OnDemand: true},
 	{Name: "nf_tables", Area: Network, Purpose: "isolation of clusters", Status: Missing, OnDemand: true},
 }
 

@@ -52,6 +52,8 @@ type Word struct {
 	Groups string
 	// Rates is why the kernel can't hold ports to rates and mark their packets, "" if it can.
 	Rates string
+	// WireGuard is why the kernel can't encrypt the underlay, "" if it can.
+	WireGuard string
 }
 
 // fix is what a problem's text says to do.
@@ -95,7 +97,7 @@ func Check(f Facts, w Word) []Finding {
 		}
 	}
 	all = append(all, networks(f)...)
-	all = append(all, groups(w), rates(w))
+	all = append(all, groups(w), rates(w), encryption(w))
 	if w.Builder.OK {
 		return append(all, Finding{Area: Builder, Name: "programs", Status: OK, Detail: "environments can be built here"})
 	}
@@ -162,6 +164,16 @@ func groups(w Word) Finding {
 	return Finding{
 		Area: Network, Name: "security groups", Status: Warning, Detail: "ports can't have them: " + w.Groups,
 		Fix: "use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later",
+	}
+}
+
+func encryption(w Word) Finding {
+	if w.WireGuard == "" {
+		return Finding{Area: Network, Name: "WireGuard", Status: OK, Detail: "the underlay can be encrypted"}
+	}
+	return Finding{
+		Area: Network, Name: "WireGuard", Status: Warning, Detail: "a site with an encrypted underlay places no members here: " + w.WireGuard,
+		Fix: "modprobe wireguard, or boot a kernel that has it; then restart the agent",
 	}
 }
 

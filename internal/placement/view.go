@@ -20,7 +20,8 @@ const (
 	Down        Availability = "down"
 	Asleep      Availability = "asleep" // a machine that is off and at rest: it may be given away whole, and gets nothing else
 	Drained     Availability = "drained"
-	Absent      Availability = "absent" // holds something, but is not in the inventory
+	Unencrypted Availability = "unencrypted" // the site's underlay is encrypted, and the node's kernel can't
+	Absent      Availability = "absent"      // holds something, but is not in the inventory
 )
 
 // AvailabilityOf translates a node's phase; a drained node is drained whatever its phase.

@@ -35,6 +35,8 @@ type Site struct {
 	LeaderSince time.Time
 	Deadlines   lifecycle.Deadlines
 	Nodes       map[string]lifecycle.NodeState
+	// Encrypted: the underlay is, and nodes without WireGuard get no members.
+	Encrypted bool
 
 	standing map[string]standing
 	heard    Heard
@@ -154,7 +156,11 @@ func (s *Site) Available(node string) placement.Availability {
 	if now.rising && phase == api.NodeReady {
 		phase = api.NodeUnknown
 	}
-	return placement.AvailabilityOf(phase, now.drained || now.leaving && !now.off)
+	available := placement.AvailabilityOf(phase, now.drained || now.leaving && !now.off)
+	if agent := s.View.Agent(node); s.Encrypted && available == placement.Schedulable && agent != nil && agent.WireGuardKey == "" {
+		return placement.Unencrypted
+	}
+	return available
 }
 
 // atRest reports whether nothing was asked of a machine that has not been done.
