@@ -111,6 +111,20 @@ func TestADrainedNodeIsNotToBePlacedOn(t *testing.T) {
 	}
 }
 
+func TestANodeWithoutWireGuardIsNotToBePlacedOnWhereTheUnderlayIsEncrypted(t *testing.T) {
+	s := see(hurt(t), nil)
+	s.Encrypted = true
+	for node, want := range map[string]placement.Availability{"n3": placement.Unencrypted, "n4": placement.Drained} {
+		if got := s.Available(node); got != want {
+			t.Errorf("%s is %s, want %s", node, got, want)
+		}
+	}
+	s.View.Agent("n3").WireGuardKey = "key"
+	if got := s.Available("n3"); got != placement.Schedulable {
+		t.Errorf("n3 with a key is %s, want schedulable", got)
+	}
+}
+
 func TestWhatAClusterAsksForSaysWhereItShouldNotBe(t *testing.T) {
 	s := see(hurt(t), told{"u.c-0.1": {Phase: api.MemberReady, Current: true, Since: noon.Add(-25 * time.Hour)}})
 	var room Room

@@ -67,6 +67,13 @@ var cipherGuards = []Mutant{
 		Test:    "./internal/controller TestAnEncryptedSiteReachesNodesByTheirKeysOnly",
 	},
 	{
+		Guard:   "a node without WireGuard gets no members where the underlay is encrypted",
+		File:    "internal/situation/situation.go",
+		Find:    "agent != nil && agent.WireGuardKey == \"\" {",
+		Replace: "agent != nil && agent.WireGuardKey == \"none\" {",
+		Test:    "./internal/situation TestANodeWithoutWireGuardIsNotToBePlacedOn",
+	},
+	{
 		Guard:   "nodes hear that the networks of their site are encrypted",
 		File:    "internal/controller/carried.go",
 		Find:    "at.network.Network, at.network.Encrypted = on.network, n.encrypted",
