@@ -71,7 +71,7 @@ var cipherGuards = []Mutant{
 		File:    "internal/situation/situation.go",
 		Find:    "agent != nil && agent.WireGuardKey == \"\" {",
 		Replace: "agent != nil && agent.WireGuardKey == \"none\" {",
-		Test:    "./internal/situation TestANodeWithoutWireGuardIsNotToBePlacedOn",
+		Test:    "./internal/situation TestANodeWithoutWireGuardIsNotToBePlacedOnWhereTheUnderlayIsEncrypted",
 	},
 	{
 		Guard:   "nodes hear that the networks of their site are encrypted",
