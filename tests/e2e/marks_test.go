@@ -24,13 +24,11 @@ var unreached = map[string]string{
 	"agent.before-verify":         noSnapshots,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
 	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
-	"node.after-cipher":           noEncryption,
 	"node.after-clear-limit":      noRates,
 	"node.after-delete-class":     noRates,
 	"node.after-ifb":              noRates,
 	"node.after-limit":            noRates,
 	"node.after-parent-rate":      noRates,
-	"node.after-set-cipher":       noEncryption,
 	"node.after-tap":              noVirtualMachines,
 	"state.after-build":           noMachines,
 	"state.after-finish-build":    noMachines,
@@ -73,9 +71,6 @@ const noVirtualMachines = "virtual machines are no part of a cluster's life on t
 
 // noRates: the fabric dies at these marks in a test of internal/fabric/node.
 const noRates = "ports of this cluster have no rates; TestAKillAtAnyFailpointIsMendedByTheNextProcess dies here"
-
-// noEncryption: not every kernel has WireGuard. Whatever such an end leaves is drift, which TestDriftOfEncryptionIsRepaired repairs.
-const noEncryption = "the underlay of this site is not encrypted"
 
 // noSnapshots: an agent's end is tested without a mark.
 const noSnapshots = "only virtual machines have snapshots; TestAnAgentThatEndsAmidASnapshotOrItsRestoreCompletesIt ends the agent"

@@ -20,7 +20,6 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
-	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -88,7 +87,6 @@ func (f *Fabric) newCipher(l plan.Link) error {
 	if err := addCipher(l.Name); err != nil {
 		return err
 	}
-	failpoint.Hit("node.after-cipher")
 	if err := f.setCipher(plan.SetCipher{Link: l.Name, Device: true, Cipher: l.Cipher, Peers: l.Cipher.Peers}); err != nil {
 		return err
 	}
@@ -131,9 +129,7 @@ func (f *Fabric) setCipher(o plan.SetCipher) error {
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	err = client.ConfigureDevice(o.Link, cfg)
-	failpoint.Hit("node.after-set-cipher")
-	return err
+	return client.ConfigureDevice(o.Link, cfg)
 }
 
 // readCipher reads the configuration of a WireGuard device. The private key stays in the kernel's answer.
