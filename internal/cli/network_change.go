@@ -48,13 +48,13 @@ With --mtu, members' packets have up to that many bytes, on every node. A networ
 		if flags.Changed("prefix") && req.Prefix == "" {
 			return usage("--prefix is empty; give a prefix such as 10.64.128.0/24, or omit it")
 		}
+		if flags.Changed("prefix6") && (req.Prefix6 == "" || flags.Changed("ipv6") && !req.IPv6) {
+			return usage("--prefix6 needs a prefix such as fd12:3456:789a:1::/64, and no --ipv6=false")
+		}
 		if flags.Changed("mtu") {
 			if problem := (&api.Network{}).MTUProblem(req.MTU); problem != "" {
 				return usage("--mtu: %s", problem)
 			}
-		}
-		if flags.Changed("prefix6") && (req.Prefix6 == "" || flags.Changed("ipv6") && !req.IPv6) {
-			return usage("--prefix6 needs a prefix such as fd12:3456:789a:1::/64, and no --ipv6=false")
 		}
 		if err := manifest.CheckNetwork(req, manifest.Flags("name")); err != nil {
 			return usage("%v", err)

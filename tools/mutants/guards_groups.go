@@ -11,9 +11,9 @@ var groupGuards = []Mutant{
 	},
 	{
 		Guard:   "packets from a port with security groups pass its chain",
-		File:    "internal/fabric/plan/guard.go",
-		Find:    `"goto in_"+g.name, "goto out_"+g.name`,
-		Replace: `"goto in_"+g.name, "goto pinned"`,
+		File:    "internal/fabric/plan/guard_family.go",
+		Find:    `"goto in"+g.tail(), "goto out"+g.tail()`,
+		Replace: `"goto in"+g.tail(), "goto pinned"+g.suffix`,
 		Test:    "./internal/fabric/node TestARestrictedPortSendsWhatRulesAllowAndReplies",
 	},
 	{
@@ -33,15 +33,15 @@ var groupGuards = []Mutant{
 	{
 		Guard:   "a member with a security group that may send anything is no DHCP server",
 		File:    "internal/fabric/plan/guard_chains.go",
-		Find:    "\t\t[]string{fromMember},\n",
-		Replace: "",
+		Find:    "\t\tg.fromMember(),\n\t\tg.anything",
+		Replace: "\t\tg.anything",
 		Test:    "./internal/fabric/node TestNoSecurityGroupLetsAMemberPassForInfrastructure",
 	},
 	{
 		Guard:   "a member with a security group that restricts it is no DHCP server",
 		File:    "internal/fabric/plan/guard_chains.go",
-		Find:    "\t\t\tfromMember,\n",
-		Replace: "",
+		Find:    "\t\tg.fromMember(),\n\t\t[]string",
+		Replace: "\t\t[]string",
 		Test:    "./internal/fabric/node TestNoSecurityGroupLetsAMemberPassForInfrastructure",
 	},
 	{
@@ -144,7 +144,7 @@ var groupGuards = []Mutant{
 	},
 	{
 		Guard:   "a kernel that can't enforce security groups closes their ports",
-		File:    "internal/fabric/plan/guard.go",
+		File:    "internal/fabric/plan/guard_family.go",
 		Find:    `into, out = "drop", "drop"`,
 		Replace: `into, out = "accept", "accept"`,
 		Test:    "./internal/fabric/node TestAKernelWithoutWhatGroupsNeedClosesTheirPorts",

@@ -5,8 +5,8 @@ var ipv6Guards = []Mutant{
 	{
 		Guard:   "IPv6 frames of members are looked at",
 		File:    "internal/fabric/plan/ipv6.go",
-		Find:    "\t\tiifname \"nmp*\" ether type ip6 goto member6\n",
-		Replace: "\t\tiifname \"nmp*\" ether type ip6 accept\n",
+		Find:    "\t\tether type ip6 goto member6\n",
+		Replace: "\t\tether type ip6 accept\n",
 		Test:    "./internal/fabric/node TestAMemberCannotSendIPv6UnderAnotherIdentity",
 	},
 	{

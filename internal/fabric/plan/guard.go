@@ -62,7 +62,7 @@ func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[str
 		}
 		for _, f := range familiesOf(n) {
 			g.family = f
-			g.enforce(can, parts, sets)
+			g.addWays(can, parts, sets)
 		}
 	}
 	for _, g := range n.Groups {
@@ -72,28 +72,6 @@ func addGuards(n fabric.Network, can bool, parts map[string]string, sets map[str
 			}
 		}
 	}
-}
-
-// enforce adds the way from and to a port for packets of the family. Ports without groups have one for IPv4 alone: the pins of IPv6 end theirs.
-func (g guard) enforce(can bool, parts map[string]string, sets map[string][]string) {
-	into, out := "drop", "drop"
-	switch {
-	case len(g.groups) == 0 && g.version == securitygroup.IPv6:
-		return
-	case len(g.groups) == 0:
-		into, out = "accept", "goto pinned"
-	case can:
-		into, out = fmt.Sprintf("goto in%s_%s", g.suffix, g.name), fmt.Sprintf("goto out%s_%s", g.suffix, g.name)
-		g.addChains(parts)
-		g.addSets(parts)
-	}
-	if g.version == securitygroup.IPv6 {
-		sets["guards6_in"] = append(sets["guards6_in"], fmt.Sprintf("%q : %s", g.name, into))
-		sets["guards6_out"] = append(sets["guards6_out"], fmt.Sprintf("%q : %s", g.name, out))
-		return
-	}
-	sets["guards_in"] = append(sets["guards_in"], fmt.Sprintf("%q : %s", g.name, into))
-	sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q . %s . ip . %s : %s", g.name, fabric.NormalMAC(g.port.MAC), number(g.port.Address), out))
 }
 
 // addGroup adds the sets of a group's rules, and those of the members of the groups that the rules name.

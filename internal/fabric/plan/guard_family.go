@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
@@ -141,14 +142,6 @@ func (g guard) beforeRules() []string {
 	return []string{"meta protocol != ip goto other" + g.tail()}
 }
 
-// fromMember are the rules for what members may not send under their own address. The pins of IPv6 have dropped that before.
-func (g guard) fromMember() []string {
-	if g.version == securitygroup.IPv6 {
-		return nil
-	}
-	return []string{fromMember}
-}
-
 // fromNode are the rules for what the node answers: only the node sends from the port of DHCP servers (RFC 2131).
 func (g guard) fromNode() []string {
 	if g.version == securitygroup.IPv6 {
@@ -163,4 +156,32 @@ func (g guard) toNode() []string {
 		return nil
 	}
 	return []string{"@nh,72,8 0x11 @nh,176,16 0x35 " + g.destination + " " + number(g.network.Gateway) + " goto note" + g.tail()}
+}
+
+// fromMember are the rules for what a member may not send under its own address either. The pins of IPv6 drop such packets before.
+func (g guard) fromMember() []string {
+	if g.version == securitygroup.IPv6 {
+		return nil
+	}
+	return []string{fromMember}
+}
+
+// addWays adds what leads from and to the port, and its chains and sets. A port without groups needs no ways of IPv6.
+func (g guard) addWays(can bool, parts map[string]string, sets map[string][]string) {
+	into, out := "accept", "goto pinned"
+	if len(g.groups) > 0 {
+		into, out = "drop", "drop"
+	}
+	if can && len(g.groups) > 0 {
+		into, out = "goto in"+g.tail(), "goto out"+g.tail()
+		g.addChains(parts)
+		g.addSets(parts)
+	}
+	if g.version == securitygroup.IPv4 {
+		sets["guards_in"] = append(sets["guards_in"], fmt.Sprintf("%q : %s", g.name, into))
+		sets["guards_out"] = append(sets["guards_out"], fmt.Sprintf("%q . %s . ip . %s : %s", g.name, fabric.NormalMAC(g.port.MAC), number(g.port.Address), out))
+	} else if len(g.groups) > 0 {
+		sets["guards6_in"] = append(sets["guards6_in"], fmt.Sprintf("%q : %s", g.name, into))
+		sets["guards6_out"] = append(sets["guards6_out"], fmt.Sprintf("%q : %s", g.name, out))
+	}
 }

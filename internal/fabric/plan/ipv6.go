@@ -35,8 +35,10 @@ const (
 		type ifname : verdict
 	}
 `
-	prerouting6 = `		iifname "nmp*" ether type ip6 goto member6
-		iifname "nmvx*" ether type ip6 goto member6
+	prerouting6 = `		iifname "nmvx*" ether type ip6 goto member6
+`
+	// fromPort6 comes behind the look-up that ends the way of most packets of IPv4.
+	fromPort6 = `		ether type ip6 goto member6
 `
 	// output6 lets the node ask members for their multicast groups, and nothing else of IPv6.
 	output6 = `		ether type ip6 goto asking6
@@ -135,6 +137,7 @@ func bridgeText(networks []fabric.Network) string {
 	for _, part := range []struct{ before, insert string }{
 		{"\tchain prerouting {", pins6Set},
 		{"\t\tiifname \"nmp*\" goto member\n", prerouting6},
+		{"\t\tether type 8021q drop\n", fromPort6},
 		{"\tchain input {", chains6},
 		{"\t\toifname vmap @guards_in\n\t\toifname \"nmvx*\" goto leaving", forward6},
 		{"\t\tip protocol 2 igmp type membership-query accept\n", output6},
