@@ -13,7 +13,7 @@ import (
 const underlayEvery = 10 * time.Second
 
 // errUnderlayChanged ends a stream whose greeting is no longer true.
-var errUnderlayChanged = errors.New("the MTU or the rate of the data network's link changed; reporting it anew")
+var errUnderlayChanged = errors.New("the MTU or the rate of the data network's link changed, and is reported again")
 
 // measureUnderlay adds what the data network's link carries to what the node is about to report. What can't be read is reported as before.
 func (a *Agent) measureUnderlay(ctx context.Context, node *api.NodeRecord) {

@@ -244,6 +244,12 @@ func (s *Site) AddNode(name string, cores int) {
 	s.addNode(node, cores)
 }
 
+// AddNodeUnder adds a node of one core whose underlay has an MTU; 0: its agent does not report one.
+func (s *Site) AddNodeUnder(name string, mtu int) {
+	s.t.Helper()
+	s.addNode(api.NodeRecord{Name: name, Underlay: "198.18.0.1", UnderlayMTU: mtu, AgentVersion: "test", FirstSeenAt: s.now().UTC()}, 1)
+}
+
 // reach waits until the server's view holds a revision.
 func (s *Site) reach(revision int64) {
 	s.t.Helper()
