@@ -25,6 +25,7 @@ func guards() []Mutant {
 		cellGuards,
 		networkGuards,
 		routeGuards,
+		mtuGuards,
 		securityGroupGuards,
 		floatingGuards,
 		limitGuards,

@@ -1,0 +1,103 @@
+package main
+
+// mtuGuards are about the MTU of networks, and the minimum rates that nodes promise.
+var mtuGuards = []Mutant{
+	{
+		Guard:   "a network has the MTU that was chosen for it",
+		File:    "internal/fabric/plan/mtu.go",
+		Find:    "case n.MTU != 0:",
+		Replace: "case n.MTU != 0 && len(n.Remotes) > 0:",
+		Test:    "./internal/fabric/node TestAChosenMTUHoldsOnEveryNodeAndBetweenThem",
+	},
+	{
+		Guard:   "what an underlay that shrank has no room for does not skip the tunnel's device",
+		File:    "internal/fabric/plan/mtu.go",
+		Find:    "return min(MTU(n, underlayMTU), underlayMTU-n.OverheadBytes())",
+		Replace: "return MTU(n, underlayMTU)",
+		Test:    "./internal/fabric/plan TestPlansOfNetworksWithAChosenMTUAreAsWritten",
+	},
+	{
+		Guard:   "an underlay that is a byte too small for a network is drift",
+		File:    "internal/fabric/plan/mtu.go",
+		Find:    "seen.UnderlayMTU < need",
+		Replace: "seen.UnderlayMTU < n.MTU",
+		Test:    "./internal/fabric/node TestAnUnderlayThatShrinksIsReportedForEachNetworkThatItIsTooSmallFor",
+	},
+	{
+		Guard:   "a link with an MTU that IPv6 can't have is made",
+		File:    "internal/fabric/node/rtnl.go",
+		Find:    "if mtu >= leastIPv6 {",
+		Replace: "if mtu > 0 {",
+		Test:    "./internal/fabric/node TestAChosenMTUHoldsOnEveryNodeAndBetweenThem",
+	},
+	{
+		Guard:   "the overhead of a tunnel counts when an MTU is chosen",
+		File:    "internal/apiserver/mtu.go",
+		Find:    "n.MTU+n.OverheadBytes() <= least.UnderlayMTU",
+		Replace: "n.MTU <= least.UnderlayMTU",
+		Test:    "./internal/apiserver TestAnMTUThatSomeNodeHasNoRoomForIsRefusedAndChangesNothing",
+	},
+	{
+		Guard:   "the node with the smallest underlay bounds an MTU",
+		File:    "internal/apiserver/mtu.go",
+		Find:    "agent.UnderlayMTU < least.UnderlayMTU)",
+		Replace: "agent.UnderlayMTU > least.UnderlayMTU)",
+		Test:    "./internal/apiserver TestAnMTUThatSomeNodeHasNoRoomForIsRefusedAndChangesNothing",
+	},
+	{
+		Guard:   "members don't go to nodes without room for the MTU of their network",
+		File:    "internal/placement/plan.go",
+		Find:    "(ignore == ConstraintMTU || p.carries(g.PortMTU))",
+		Replace: "true",
+		Test:    "./internal/placement TestMembersGoToNodesWhoseUnderlayHasRoomForTheirNetwork",
+	},
+	{
+		Guard:   "nodes with different underlays are different platforms",
+		File:    "internal/placement/intern.go",
+		Find:    `fmt.Sprintf("u%t\x00%d", rec.Underlay == "", rec.UnderlayMTU)`,
+		Replace: `fmt.Sprint("u")`,
+		Test:    "./internal/placement TestMembersGoToNodesWhoseUnderlayHasRoomForTheirNetwork",
+	},
+	{
+		Guard:   "placement is asked for the MTU of a group's networks",
+		File:    "internal/situation/situation.go",
+		Find:    "portMTU(s.View, intent.Project, g.Networks)",
+		Replace: "portMTU(s.View, intent.Project, nil)",
+		Test:    "./internal/situation TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks",
+	},
+	{
+		Guard:   "a changed underlay is reported",
+		File:    "internal/agent/underlay.go",
+		Find:    "err == nil && now != reported",
+		Replace: "err == nil && now.MTU == 0",
+		Test:    "./internal/agent TestAnUnderlayThatChangesIsReportedOnANewStream",
+	},
+	{
+		Guard:   "minimum rates of a new member are taken from the uplink",
+		File:    "internal/resource/reserve.go",
+		Find:    "	v[Uplink] = minimumRates(g)\n",
+		Replace: "",
+		Test:    "./internal/placement TestMinimumRatesArePromisedUpToWhatTheUplinkCarries",
+	},
+	{
+		Guard:   "minimum rates of members that are there are taken from the uplink",
+		File:    "internal/resource/reserve.go",
+		Find:    "	v[Uplink] = heldRates(a)\n",
+		Replace: "",
+		Test:    "./internal/placement TestMinimumRatesArePromisedUpToWhatTheUplinkCarries",
+	},
+	{
+		Guard:   "a saved member holds no rate",
+		File:    "internal/resource/uplink.go",
+		Find:    "if a.Whole || a.Saved {",
+		Replace: "if a.Whole {",
+		Test:    "./internal/placement TestWhoIsSavedOrGoneIsPromisedNothing",
+	},
+	{
+		Guard:   "an uplink of unknown rate is no uplink of nothing",
+		File:    "internal/resource/uplink.go",
+		Find:    "		return Unmeasured\n",
+		Replace: "		return 0\n",
+		Test:    "./internal/placement TestAnUplinkOfUnknownRatePromisesEverything",
+	},
+}
