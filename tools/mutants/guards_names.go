@@ -61,8 +61,8 @@ var nameGuards = []Mutant{
 	{
 		Guard:   "a rogue DHCP server reaches no client",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "8021ad drop\n\t\tudp sport 67-68 jump dhcp\n",
-		Replace: "8021ad drop\n\t\tip saddr 0.0.0.0 accept\n",
+		Find:    "\t\tudp sport 67 drop\n\t\tudp dport != 67 return\n\t\tmeta pkttype set other ether daddr set iifname . ether saddr map @clients accept\n\t\tdrop\n",
+		Replace: "\t\taccept\n",
 		Test:    "./internal/responder TestAMemberThatPlaysDHCPServerHearsAndReachesNoClient",
 	},
 	{
