@@ -121,4 +121,32 @@ var floatingGuards = []Mutant{
 		Replace: "			r.addCarrier(&a)\n",
 		Test:    "./internal/controller TestAFloatingAddressFollowsTheReplacementOfALostMember",
 	},
+	{
+		Guard:   "answers to members on the node of a floating address come back to the node",
+		File:    "internal/fabric/plan/floating.go",
+		Find:    "\t\tiifname @egress oifname \"nmbr*\" ct status dnat ct original ip daddr @floating masquerade\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestMembersReachFloatingAddressesFromEverywhere",
+	},
+	{
+		Guard:   "a member calls its own floating address as that address",
+		File:    "internal/fabric/plan/floating.go",
+		Find:    "\t\tiifname @egress oifname \"nmbr*\" ct status dnat ct original ip daddr @floating snat ip to ip saddr map @floating_out\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestMembersReachFloatingAddressesFromEverywhere",
+	},
+	{
+		Guard:   "members reach floating addresses on the site's own network",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tiifname @egress oifname != \"nmbr*\" ip daddr @floating_pool accept\n",
+		Replace: "",
+		Test:    "./internal/fabric/node TestMembersReachFloatingAddressesFromEverywhere",
+	},
+	{
+		Guard:   "only forwarded ports give a member no address outside",
+		File:    "internal/fabric/plan/floating.go",
+		Find:    "\t\tif len(p.Forwards) == 0 {\n",
+		Replace: "\t\tif p.member.IsValid() {\n",
+		Test:    "./internal/fabric/node TestOnlyForwardedPortsLeadToAMember",
+	},
 }

@@ -72,4 +72,25 @@ var routeGuards = []Mutant{
 		Replace: "n.Index == network.Index || fabric.Router(n) != \"\"",
 		Test:    "./internal/agent TestANetworkThatMembersAreRoutedToStaysAndKeepsNobodyFromBeingClean",
 	},
+	{
+		Guard:   "what members of routed networks answer to their gateway is tracked",
+		File:    "internal/fabric/plan/routes.go",
+		Find:    "n.Gateway.Next(), last",
+		Replace: "n.Gateway, last",
+		Test:    "./internal/fabric/node TestMembersReachFloatingAddressesFromEverywhere",
+	},
+	{
+		Guard:   "a bridge with another MAC address gets its neighbours again",
+		File:    "internal/fabric/plan/routes.go",
+		Find:    "\tif want.MAC != seen.MAC {\n",
+		Replace: "\tif want.MAC != want.MAC {\n",
+		Test:    "./internal/fabric/node TestWhatSomebodyChangedOfRoutesIsFoundAndRepaired",
+	},
+	{
+		Guard:   "a member that left is routed to no more",
+		File:    "internal/fabric/plan/routes.go",
+		Find:    "\t\t\tops = append(ops, DeleteNeighbour{index, want.Name, n})\n",
+		Replace: "\t\t\t_ = n\n",
+		Test:    "./internal/fabric/node TestAMemberThatLeftIsRoutedToNoMore",
+	},
 }

@@ -229,17 +229,18 @@ func TestWhatSomebodyChangedOfRoutesIsFoundAndRepaired(t *testing.T) {
 	a, b := lab.members["1 on 0"], lab.members["2 on 1"]
 	f, mac := lab.nodes[0].fabric, lab.networks[0][1].Remotes[0].MAC
 	for what, script := range map[string]string{
-		"a neighbour is gone":                   "ip neigh delete " + b.address() + " dev nmbr2",
-		"a neighbour has another MAC":           "ip neigh replace " + b.address() + " lladdr 02:00:00:00:00:99 dev nmbr2 nud permanent",
-		"a neighbour is nobody":                 "ip neigh replace 10.64.32.200 lladdr 02:00:00:00:00:99 dev nmbr2 nud permanent",
-		"a member is placed in one table only":  "bridge fdb delete " + mac + " dev nmvx2 master",
-		"a member is placed nowhere":            "bridge fdb delete " + mac + " dev nmvx2 master; bridge fdb delete " + mac + " dev nmvx2 self",
-		"a member is placed behind another":     "bridge fdb replace " + mac + " dev nmvx2 dst 198.18.0.3 self permanent",
-		"a bridge does not forward":             "echo 0 > /proc/sys/net/ipv4/conf/nmbr1/forwarding",
-		"a bridge has another address":          "ip link set nmbr2 address 02:00:00:00:00:98",
-		"the map of routers is empty":           "nft flush map bridge nm routers",
-		"the set of routed networks is empty":   "nft flush set inet nm routes",
-		"the pins of routed frames are missing": "nft flush set inet nm routed",
+		"a neighbour is gone":                                "ip neigh delete " + b.address() + " dev nmbr2",
+		"a neighbour has another MAC":                        "ip neigh replace " + b.address() + " lladdr 02:00:00:00:00:99 dev nmbr2 nud permanent",
+		"a neighbour is nobody":                              "ip neigh replace 10.64.32.200 lladdr 02:00:00:00:00:99 dev nmbr2 nud permanent",
+		"a member is placed in one table only":               "bridge fdb delete " + mac + " dev nmvx2 master",
+		"a member is placed nowhere":                         "bridge fdb delete " + mac + " dev nmvx2 master; bridge fdb delete " + mac + " dev nmvx2 self",
+		"a member is placed behind another":                  "bridge fdb replace " + mac + " dev nmvx2 dst 198.18.0.3 self permanent",
+		"a bridge does not forward":                          "echo 0 > /proc/sys/net/ipv4/conf/nmbr1/forwarding",
+		"a bridge has another address":                       "ip link set nmbr2 address 02:00:00:00:00:98",
+		"a bridge with known neighbours has another address": "ip link set nmbr2 address 02:00:00:00:00:98; ip neigh replace " + b.address() + " lladdr " + mac + " dev nmbr2 nud permanent",
+		"the map of routers is empty":                        "nft flush map bridge nm routers",
+		"the set of routed networks is empty":                "nft flush set inet nm routes",
+		"the pins of routed frames are missing":              "nft flush set inet nm routed",
 	} {
 		lab.nodes[0].run(t, script)
 		if drifts, err := f.Audit(context.Background()); err != nil || len(drifts) == 0 {

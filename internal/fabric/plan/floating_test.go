@@ -145,3 +145,18 @@ func TestConnectionsOfAFormerMemberAreForgottenWhereverTheAgentEnds(t *testing.T
 		}
 	}
 }
+
+func TestAProjectHasTheLowestLimitThatItsNetworksSay(t *testing.T) {
+	var networks []fabric.Network
+	for i, limit := range []int{300, 200, 400} {
+		n := testNetwork(i+1, 2)
+		n.Egress, n.Project, n.Connections = true, "physics", limit
+		networks = append(networks, n)
+	}
+	m := newMachine()
+	finish(t, m, networks)
+	chain := m.Rules[InetTable].Parts["chain "+boundName("physics")]
+	if !strings.Contains(chain, "ct count over 200 ") || len(m.Rules[InetTable].Parts) != 1 {
+		t.Errorf("the limits are %v, want one of 200 connections", m.Rules[InetTable].Parts)
+	}
+}
