@@ -17,7 +17,12 @@ const vxlanOverheadBytes = 50
 const CipherOverheadBytes = 60
 
 // OverheadBytes returns what carrying a member's packet between nodes adds to it on the underlay. All that compare an MTU with an underlay ask here.
-func (n *Network) OverheadBytes() int { return vxlanOverheadBytes }
+func (n *Network) OverheadBytes() int {
+	if n.Technology == TechnologyVLAN {
+		return 0 // the MTU of a trunk does not count the tag
+	}
+	return vxlanOverheadBytes
+}
 
 // SmallestMTU returns the smallest MTU that the network can be given.
 func (n *Network) SmallestMTU() int { return MinMTU }

@@ -13,6 +13,15 @@ type Technology string
 // TechnologyVXLAN is Ethernet in UDP (RFC 7348), between the nodes that have ports of the network.
 const TechnologyVXLAN Technology = "vxlan"
 
+// TechnologyVLAN is Ethernet with a tag (IEEE 802.1Q), on the trunk interfaces of the nodes that have ports of the network.
+const TechnologyVLAN Technology = "vlan"
+
+// The VLAN IDs that a network can have (IEEE 802.1Q, table 9-2: 0 and 4095 are reserved).
+const (
+	MinVLAN = 1
+	MaxVLAN = 4094
+)
+
 // NetworkIntent is the user's side of a project's network; only the API writes it. The network outlives clusters.
 type NetworkIntent struct {
 	// Name is NAME, or PROJECT.NAME outside the default project.
@@ -52,6 +61,8 @@ type Network struct {
 	// Index, 1 to 65535, is unique among the networks of a site. It is the VXLAN network identifier, and names bridge nmbrINDEX and tunnel
 	// nmvxINDEX on every node.
 	Index int `json:"index"`
+	// VLAN is the VLAN ID of a network on a VLAN, unique among those of a site; 0 for others.
+	VLAN int `json:"vlan,omitempty"`
 	// Prefix is its subnet. Gateway is the subnet's first host.
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"`

@@ -37,6 +37,8 @@ type Network struct {
 	Connections int `json:"connections,omitempty"`
 	// Encrypted: frames to and from other nodes go through WireGuard only. All networks of a node are, or none is.
 	Encrypted bool `json:"encrypted,omitempty"`
+	// Side joins a VLAN to a network of tunnels on this node, which is then its gateway to the VLAN.
+	Side VLANSide `json:"side,omitzero"`
 }
 
 // Remote is a member on another node. While a member moves, it may be behind two peers, or on this node as well.

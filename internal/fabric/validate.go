@@ -67,6 +67,9 @@ func Validate(networks []Network) error {
 	if err := validateEncryption(networks); err != nil {
 		return err
 	}
+	if err := validateVLANs(networks); err != nil {
+		return err
+	}
 	return validateQuality(networks)
 }
 

@@ -68,7 +68,7 @@ func (f *Fabric) attachVeth(ctx context.Context, network fabric.Network, port fa
 	}
 	defer member.Close()
 
-	pair := veth{name: plan.PortName(port.ID), inside: cmp.Or(port.Interface, memberLink), mtu: plan.MTU(network, f.underlayMTU), mac: mac, address: port.Address}
+	pair := veth{name: plan.PortName(port.ID), inside: cmp.Or(port.Interface, memberLink), mtu: f.mtuOf(network), mac: mac, address: port.Address}
 	if err := f.node.Do(func() error { return makePair(&pair, plan.BridgeName(network.Index), member) }); err != nil {
 		return err
 	}

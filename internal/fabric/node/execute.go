@@ -130,6 +130,10 @@ func addLink(l plan.Link) error {
 			return err
 		}
 		failpoint.Hit("node.after-ifb")
+	case plan.KindVLAN:
+		if err := newVLAN(l); err != nil {
+			return err
+		}
 	case plan.KindVXLAN:
 		bridge, err := netlink.LinkByName(l.Master)
 		if err != nil {

@@ -90,9 +90,13 @@ func (f *Fabric) Meet(ctx context.Context, network int, mark uint64) ([]fabric.M
 		return nil, fmt.Errorf("network %d: %w", network, fabric.ErrNoNetwork)
 	}
 	peers, mtu, encrypted := f.applied[i].Peers(), plan.MTU(f.applied[i], f.underlayMTU), f.applied[i].Encrypted
+	onVLAN := f.applied[i].OnVLAN()
 	f.mu.RUnlock()
 	if len(peers) == 0 {
 		return nil, nil
+	}
+	if onVLAN {
+		return unmet(peers), nil
 	}
 	m := meeting{network: network, mark: mark, full: vxlanHeader + innerHeader + mtu, heardUs: make([]bool, len(peers))}
 	for _, peer := range peers {

@@ -14,7 +14,14 @@ const multicastRouter = 2
 
 // observeMulticast adds how bridges and tunnels treat multicast, which the netlink library does not read.
 func observeMulticast(links map[string]plan.Link) error {
-	for _, kind := range []plan.Kind{plan.KindBridge, plan.KindVXLAN} {
+	kinds := []plan.Kind{plan.KindBridge, plan.KindVXLAN}
+	for _, l := range links {
+		if l.Kind == plan.KindVLAN { // a kernel that has none would list all its links
+			kinds = append(kinds, plan.KindVLAN)
+			break
+		}
+	}
+	for _, kind := range kinds {
 		messages, err := dump(func() ([][]byte, error) { return linksOfKind(kind) })
 		if err != nil {
 			return err

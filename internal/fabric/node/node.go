@@ -1,4 +1,4 @@
-// Package node makes tenant networks of bridges, veth pairs, VXLAN tunnels and nftables rules, in the network namespace of the process.
+// Package node makes tenant networks of bridges, veth pairs, VXLAN tunnels, VLANs and nftables rules, in the network namespace of the process.
 //
 // Apply reads the kernel, carries out the operations that package plan lists, and reads back. Audit returns a plan that should be empty.
 // Attach makes a member's port. The package must never decide which members are connected: the given networks say that. Start with
@@ -53,6 +53,8 @@ type Fabric struct {
 	applied []fabric.Network
 	// underlayMTU is the MTU of the underlay when networks were last applied.
 	underlayMTU int
+	// trunkMTU is the MTU of the trunk at that time.
+	trunkMTU int
 	// shortcutting: ports should have shortcuts, as it was when networks were last applied.
 	shortcutting bool
 	// parentRate is what ports with rates shared when networks were last applied.
@@ -122,6 +124,7 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	}
 	f.advise(ctx, networks, seen)
 	f.applied, f.underlayMTU, f.shortcutting = slices.Clone(networks), seen.UnderlayMTU, seen.Shortcuts()
+	f.trunkMTU = seen.TrunkMTU
 	f.parentRate = plan.ParentRate(seen)
 	return nil
 }

@@ -98,6 +98,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 				}
 			}
 		}
+		if cfg.Trunk != "" && attrs.Name == cfg.Trunk {
+			seen.TrunkMTU = attrs.MTU
+		}
 		_, own := plan.OwnLink(attrs.Name)
 		if !own {
 			links.others[attrs.Name] = attrs.Index
@@ -107,6 +110,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 		}
 		if err := observeLink(l, &link); err != nil {
 			return seen, links, err
+		}
+		if vlan, ok := l.(*netlink.Vlan); ok && own && vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
+			link.VID, link.Trunk = vlan.VlanId, names[attrs.ParentIndex]
 		}
 		if own && link.Kind == plan.KindBridge {
 			link.Neighbours = neighbours[attrs.Index]

@@ -36,7 +36,7 @@ func (f *Fabric) attachTAP(ctx context.Context, network fabric.Network, port fab
 		if err := f.limit(port); err != nil {
 			return err
 		}
-		return bringUp(name, plan.MTU(network, f.underlayMTU), bridge.Attrs().Index)
+		return bringUp(name, f.mtuOf(network), bridge.Attrs().Index)
 	})
 }
 

@@ -36,7 +36,7 @@ type owners map[string]int
 func ownersOf(networks []fabric.Network) owners {
 	all := owners{}
 	for _, n := range networks {
-		all[BridgeName(n.Index)], all[TunnelName(n.Index)] = n.Index, n.Index
+		all[BridgeName(n.Index)], all[TunnelName(n.Index)], all[VLANName(n.Index)] = n.Index, n.Index, n.Index
 		for _, p := range n.Ports {
 			all[PortName(p.ID)] = n.Index
 		}
@@ -48,7 +48,7 @@ func ownersOf(networks []fabric.Network) owners {
 }
 
 // ownName matches the names of links and groups within rules.
-var ownName = regexp.MustCompile(`nm(?:br|vx)\d+|nm[pg][0-9a-f]{10}`)
+var ownName = regexp.MustCompile(`nm(?:br|vx|vl)\d+|nm[pg][0-9a-f]{10}`)
 
 // of returns the network that a part of a table concerns.
 func (o owners) of(text string) int { return o[ownName.FindString(text)] }

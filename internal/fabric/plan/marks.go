@@ -54,7 +54,7 @@ func addMarks(text string, networks []fabric.Network, inet map[string][]string) 
 	var values []int
 	for _, n := range networks {
 		for _, p := range n.Ports {
-			if len(n.Remotes) == 0 || p.DSCP == "" {
+			if len(n.Remotes) == 0 || n.OnVLAN() || p.DSCP == "" {
 				continue
 			}
 			inet["marks"] = append(inet["marks"], fmt.Sprintf("0x%x . %s : goto mark_%s", n.Index, number(p.Address), p.DSCP))

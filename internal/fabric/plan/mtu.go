@@ -14,7 +14,9 @@ func MTU(n fabric.Network, underlayMTU int) int {
 	switch {
 	case n.MTU != 0:
 		return n.MTU
-	case len(n.Remotes) == 0 && (!n.Routed || underlayMTU < leastUnderlay(n)):
+	case n.OnVLAN() && underlayMTU > 0:
+		return underlayMTU // also while all members are on one node: VLANs have no overhead that others would notice
+	case len(n.Remotes) == 0 && n.Side.VID == 0 && (!n.Routed || underlayMTU < leastUnderlay(n)):
 		return api.MaxMTU
 	default:
 		return underlayMTU - n.OverheadBytes()
@@ -33,11 +35,15 @@ func shortcutMTU(n fabric.Network, underlayMTU int) int {
 func narrow(networks []fabric.Network, seen Observed) []fabric.Drift {
 	var all []fabric.Drift
 	for _, n := range networks {
-		if need := n.MTU + n.OverheadBytes(); n.MTU != 0 && len(n.Ports) > 0 && seen.UnderlayMTU != 0 && seen.UnderlayMTU < need {
-			all = append(all, fabric.Drift{
-				Network: n.Index, Object: "MTU of the underlay", Want: fmt.Sprintf("at least %d, for %d in a tunnel", need, n.MTU), Got: fmt.Sprint(seen.UnderlayMTU),
-			})
+		need, has := n.MTU+n.OverheadBytes(), carrierMTU(n, seen)
+		if n.MTU == 0 || len(n.Ports) == 0 || has == 0 || has >= need {
+			continue
 		}
+		object, want := "MTU of the underlay", fmt.Sprintf("at least %d, for %d in a tunnel", need, n.MTU)
+		if n.OnVLAN() {
+			object, want = "MTU of the trunk", fmt.Sprintf("at least %d", need)
+		}
+		all = append(all, fabric.Drift{Network: n.Index, Object: object, Want: want, Got: fmt.Sprint(has)})
 	}
 	return all
 }

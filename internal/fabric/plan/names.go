@@ -12,6 +12,7 @@ import (
 const (
 	bridgePrefix = fabric.BridgePrefix // nmbrINDEX, the network's bridge
 	tunnelPrefix = "nmvx"              // nmvxINDEX, its VXLAN tunnel
+	vlanPrefix   = "nmvl"              // nmvlINDEX, its VLAN on the trunk
 	// ShaperName is the device that all packets from ports with rates pass.
 	ShaperName = "nmifb"
 	// CipherName is the WireGuard device of all tunnels.
@@ -25,6 +26,9 @@ func BridgeName(index int) string { return fabric.BridgeName(index) }
 // TunnelName returns the name of a network's VXLAN tunnel.
 func TunnelName(index int) string { return tunnelPrefix + strconv.Itoa(index) }
 
+// VLANName returns the name of a network's sub-interface of the trunk.
+func VLANName(index int) string { return vlanPrefix + strconv.Itoa(index) }
+
 // PortName returns the name of the host's link of a port.
 func PortName(id string) string { return fabric.DeviceName(id) }
 
@@ -36,7 +40,7 @@ func OwnLink(name string) (index int, own bool) {
 	if name == ShaperName || name == CipherName {
 		return 0, true
 	}
-	for _, prefix := range []string{bridgePrefix, tunnelPrefix} {
+	for _, prefix := range []string{bridgePrefix, tunnelPrefix, vlanPrefix} {
 		if digits, ok := strings.CutPrefix(name, prefix); ok {
 			index, err := strconv.Atoi(digits)
 			return index, err == nil && index >= 1 && index <= fabric.MaxIndex

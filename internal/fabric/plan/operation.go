@@ -97,6 +97,8 @@ func (o AddLink) String() string {
 		fmt.Fprintf(&b, " addrgenmode none %s type ifb", upDown(l.Up))
 	case KindWireGuard:
 		fmt.Fprintf(&b, " addrgenmode none %s type wireguard\n%s", upDown(l.Up), SetCipher{Link: l.Name, Device: true, Cipher: l.Cipher, Peers: l.Cipher.Peers})
+	case KindVLAN:
+		fmt.Fprintf(&b, " addrgenmode none %s link %s type vlan id %d", upDown(l.Up), l.Trunk, l.VID)
 	case KindVXLAN:
 		fmt.Fprintf(&b, " addrgenmode none %s type vxlan id %d local %s dstport %d", upDown(l.Up), l.VNI, l.Local, l.Port)
 	}

@@ -37,6 +37,8 @@ type Config struct {
 	// PublicKey is this node's WireGuard key, in base64; "" means that the node can't encrypt, and encrypted networks with members on other
 	// nodes are refused.
 	PublicKey string
+	// Trunk is the link whose sub-interfaces carry VLANs; "" means that there is none, and networks on VLANs with members on other nodes are refused.
+	Trunk string
 }
 
 // Kind is what kind of link the kernel says a link is.
@@ -51,6 +53,7 @@ const (
 	KindIFB    Kind = "ifb"
 
 	KindWireGuard Kind = "wireguard"
+	KindVLAN      Kind = "vlan"
 )
 
 // Link is a link as it should be, or as the kernel has it.
@@ -83,6 +86,9 @@ type Link struct {
 	Placed     []Placed
 	// Cipher is the configuration of a WireGuard device.
 	Cipher Cipher
+	// VID of a VLAN (IEEE 802.1Q), and the name of the link that bears it.
+	VID   int
+	Trunk string
 	// Away: the other end of a veth pair is in another network namespace.
 	Away bool
 }
@@ -102,7 +108,9 @@ type Observed struct {
 	// Underlay is the subnet of the link that bears Config.Underlay, and UnderlayMTU its MTU in bytes.
 	Underlay    netip.Prefix
 	UnderlayMTU int
-	Rules       Ruleset
+	// TrunkMTU is the MTU of the link Config.Trunk in bytes, 0 if there is no such link.
+	TrunkMTU int
+	Rules    Ruleset
 	// Router: forwarding is on for the node as a whole. Forwarding are the links for which it is on, without ours and without uplinks.
 	Router     bool
 	Forwarding []string
@@ -172,14 +180,14 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	return ops, nil
 }
 
-// desiredLinks are the device of rates, and the bridges and tunnels of all networks, in order of making.
+// desiredLinks are the device of rates, and the bridges, VLANs and tunnels of all networks, in order of making.
 func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
 	var links []Link
 	if seen.CanShape && AnyShaped(networks) {
 		links = append(links, Link{Name: ShaperName, Kind: KindIFB, MTU: api.MaxMTU, Up: true})
 	}
 	for _, n := range networks {
-		mtu := MTU(n, seen.UnderlayMTU)
+		mtu := MTU(n, carrierMTU(n, seen))
 		bridge := Link{
 			Name: BridgeName(n.Index), Kind: KindBridge, MTU: mtu, MAC: GatewayMAC(n.Index),
 			Up: true, Snooping: true, Forwarding: n.HasGateway(), Neighbours: neighboursOf(n),
@@ -191,6 +199,11 @@ func desiredLinks(cfg Config, networks []fabric.Network, seen Observed) ([]Link,
 			bridge.Addresses = append(bridge.Addresses, querierOf(n)...)
 		}
 		links = append(links, bridge)
+		vlan, err := vlanLink(cfg, n, mtu, seen)
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, vlan...)
 		if !hasTunnel(n, networks) {
 			continue
 		}
@@ -275,6 +288,8 @@ func unmendable(want, seen Link) string {
 		return fmt.Sprintf("it is of kind %s", seen.Kind)
 	case want.Kind == KindVXLAN && (want.VNI != seen.VNI || want.Local != seen.Local || want.Port != seen.Port || want.Learning != seen.Learning):
 		return fmt.Sprintf("it is tunnel %d from %v, port %d, learning %t", seen.VNI, seen.Local, seen.Port, seen.Learning)
+	case want.Kind == KindVLAN && (want.VID != seen.VID || want.Trunk != seen.Trunk):
+		return fmt.Sprintf("it is VLAN %d of link %s", seen.VID, seen.Trunk)
 	}
 	return ""
 }
@@ -295,7 +310,7 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 		set("mcast_snooping", onOff(want.Snooping), onOff(seen.Snooping))
 	}
 	set("master", want.Master, seen.Master)
-	if want.Kind == KindVXLAN {
+	if want.Kind == KindVXLAN || want.Kind == KindVLAN {
 		set("mcast_router", onOff(want.MulticastRouter), onOff(seen.MulticastRouter && seen.Master == want.Master))
 	}
 	set("mtu", fmt.Sprint(want.MTU), fmt.Sprint(seen.MTU))

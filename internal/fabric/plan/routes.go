@@ -121,7 +121,7 @@ func sources(n fabric.Network, networks []fabric.Network) []fabric.Remote {
 
 // hasTunnel reports whether frames of a network come from other nodes, or go there.
 func hasTunnel(n fabric.Network, networks []fabric.Network) bool {
-	return len(n.Remotes) > 0 || len(sources(n, networks)) > 0
+	return !n.OnVLAN() && len(n.Remotes) > 0 || len(sources(n, networks)) > 0
 }
 
 // isTransit reports whether this node has a network only to route to it.

@@ -26,7 +26,8 @@ const (
 // the node is out of reach except for the gateway of a network that is routed or has egress. The gateway's address is the node's own in each network, and the
 // responder answers DHCP and DNS there: no request for it leaves through a tunnel. A DHCP client has no address yet. Its messages go to the
 // gateway's MAC address instead of to all, marked as for another machine, which hides them from the node's stack. Frames to single members go into
-// a tunnel only if the member is on another node now. What comes out of a tunnel has passed the pins of remotes, see inetRules. The maps of guards
+// a tunnel only if the member is on another node now. A VLAN's frames come from trunks without such pins, as nobody can tell which node sent them: the
+// bridge takes those of any member that lives elsewhere. Gateways' addresses and what nodes route never go there. What comes out of a tunnel has passed the pins of remotes, see inetRules. The maps of guards
 // lead to the chains of ports with security groups, see guard.go: packets from a port once it is certain who sent them, packets to a port wherever
 // they come from. What the node has routed goes into tunnels of routed networks, under the MAC address of its router.
 //
@@ -68,6 +69,14 @@ const bridgeRules = `table bridge nm {
 		type filter hook prerouting priority -250; policy accept;
 		iifname "nmp*" goto member
 		iifname "nmvx*" udp sport 67 drop
+		iifname "nmvl*" goto trunk
+	}
+	chain trunk {
+		ether type 8021q drop
+		ether type 8021ad drop
+		iifname . ether saddr . ip saddr @pins goto pinned
+		iifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept
+		drop
 	}
 	chain member {
 		iifname . ether saddr . ether type . @nh,96,32 vmap @guards_out
@@ -97,11 +106,13 @@ const bridgeRules = `table bridge nm {
 		iifname . ether daddr @services udp dport { 53, 67 } accept
 		iifname "nmp*" drop
 		iifname "nmvx*" drop
+		iifname "nmvl*" drop
 	}
 	chain forward {
 		type filter hook forward priority -250; policy accept;
 		oifname vmap @guards_in
 		oifname "nmvx*" goto leaving
+		oifname "nmvl*" goto leaving
 	}
 	chain leaving {
 		oifname . arp daddr ip @anycast drop
@@ -112,6 +123,7 @@ const bridgeRules = `table bridge nm {
 	chain output {
 		type filter hook output priority -250; policy accept;
 		oifname "nmvx*" goto routed
+		oifname "nmvl*" drop
 		ip protocol 2 igmp type membership-query accept
 		oifname vmap @guards_in
 	}
@@ -274,6 +286,7 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	for _, n := range networks {
 		addNetworkElements(n, hasTunnel(n, networks), bridge, inet)
 		addPins6(n, hasTunnel(n, networks), bridge)
+		addVLANElements(n, bridge)
 		addGuards(n, seen.CanGuard, parts, bridge)
 		egress, routed = egress || n.Egress, routed || n.Routed
 	}

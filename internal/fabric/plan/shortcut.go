@@ -116,7 +116,7 @@ func planShortcuts(cfg Config, networks []fabric.Network, seen Observed, change 
 	}
 	kept := map[string]bool{}
 	for _, n := range networks {
-		if len(n.Remotes) > 0 && !isTransit(n) && seen.Shortcuts() {
+		if len(n.Remotes) > 0 && !n.OnVLAN() && !isTransit(n) && seen.Shortcuts() {
 			name, want := TunnelName(n.Index), TunnelShortcutOf(cfg, n, seen)
 			got := seen.OpenShortcuts[name]
 			kept[name] = got.differsInRemotes(want) && !made[name]
