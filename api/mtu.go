@@ -44,4 +44,7 @@ type PortMTU struct {
 	Network string
 	// Bytes is the network's MTU, UnderlayBytes what that takes of a node's underlay.
 	Bytes, UnderlayBytes int
+	// VLAN is a network on a VLAN that the group writes, and TrunkBytes the largest MTU that was chosen for one; a node needs a trunk for it.
+	VLAN       string
+	TrunkBytes int
 }

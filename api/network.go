@@ -38,6 +38,9 @@ type NetworkIntent struct {
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project.
 	Routed bool `json:"routed,omitempty"`
+	// Technology is empty for TechnologyVXLAN. VLAN is the requested VLAN ID; 0: any of the site's pool.
+	Technology Technology `json:"technology,omitempty"`
+	VLAN       int        `json:"vlan,omitempty"`
 	// Records are names of the project's own, by name.
 	Records []NetworkRecord `json:"records,omitempty"`
 	// MTU was chosen, in bytes; 0: what the underlay leaves.
@@ -175,6 +178,10 @@ type NetworkRequest struct {
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, on whichever node.
 	Routed bool `json:"routed,omitempty"`
+	// Technology is vxlan, the default, or vlan: on the trunk interfaces of nodes.
+	Technology Technology `json:"technology,omitempty"`
+	// VLAN is its VLAN ID, of the site's pool; only networks on VLANs have one. It defaults to a free one.
+	VLAN int `json:"vlan,omitempty"`
 	// MTU is the bytes of the largest packet of a member, from 576. With the overhead of a tunnel it has to fit the underlay of all nodes. It
 	// defaults to what the underlay leaves.
 	MTU int `json:"mtu,omitempty"`

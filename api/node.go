@@ -109,6 +109,8 @@ type NodeRecord struct {
 	UnderlayMTU int `json:"underlay_mtu,omitempty"`
 	// WireGuardKey is the node's public key for an encrypted underlay, in base64; empty on a node whose kernel has no WireGuard.
 	WireGuardKey string `json:"wireguard_key,omitempty"`
+	// Trunk is the link that carries VLANs; nil on a node without one.
+	Trunk *Trunk `json:"trunk,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
@@ -251,6 +253,8 @@ type AgentPart struct {
 	Underlay string `json:"underlay,omitempty"`
 	// UnderlayMTU is the MTU of the link that bears Underlay, in bytes; 0: not known.
 	UnderlayMTU int `json:"underlay_mtu,omitempty"`
+	// Trunk is the link that carries VLANs; nil on a node without one.
+	Trunk *Trunk `json:"trunk,omitempty"`
 	// BootGeneration, InRAM, Images and Builder are as in NodeRecord.
 	BootGeneration int64         `json:"boot_generation,omitempty"`
 	InRAM          bool          `json:"in_ram,omitempty"`

@@ -69,6 +69,8 @@ type Config struct {
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
 	// Underlay reads what the link of the data network carries now; nil: not known. A change is reported on a new stream.
 	Underlay func(ctx context.Context) (fabric.Underlay, error)
+	// NoVLANs is why the kernel carries no VLANs, "" if it does.
+	NoVLANs string
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.
 	CheckHost func(ctx context.Context) ([]api.HostFinding, error)
 	Log       *slog.Logger

@@ -59,7 +59,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, key, err := openNetworks(ctx, fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate)}, Logger: log}, dir)
+	networks, key, err := openNetworks(ctx, fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate), Trunk: opts.TrunkInterface}, Logger: log}, dir)
 	if err != nil {
 		return err
 	}
@@ -77,6 +77,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
 		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff), CheckHost: checkThisHost,
 	}
+	useTrunk(ctx, &cfg, &node, opts.TrunkInterface, networks.Underlay)
 	known.Use(&cfg)
 	// Images have connections of their own: else a large one would hold up what the stream says.
 	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -24,6 +25,10 @@ func (a *Agent) measureUnderlay(ctx context.Context, node *api.NodeRecord) {
 		a.cfg.Log.WarnContext(ctx, "the link of the data network can't be read", "error", err)
 	} else {
 		a.opening.underlay = now
+	}
+	if node.Trunk != nil {
+		trunk := api.Trunk{Interface: node.Trunk.Interface, MTU: a.opening.underlay.TrunkMTU, Problem: cmp.Or(a.cfg.NoVLANs, a.opening.underlay.TrunkProblem)}
+		node.Trunk = &trunk
 	}
 	node.UnderlayMTU, node.Capacity.UplinkBitsPerSecond = a.opening.underlay.MTU, a.opening.underlay.BitsPerSecond
 }

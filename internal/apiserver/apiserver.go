@@ -117,6 +117,9 @@ type Config struct {
 	Pool placement.Pool
 	// Pool6 is where their IPv6 subnets come from.
 	Pool6 placement.Pool6
+	// VLANs are the VLAN IDs that networks can have. Encrypted: all that nodes exchange goes through WireGuard, which carries no VLANs.
+	VLANs     api.VLANPool
+	Encrypted bool
 	// FloatingPool is where floating addresses come from.
 	FloatingPool floating.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.

@@ -105,6 +105,15 @@ var (
 		"network_in_use", http.StatusConflict, "The network is in use",
 		"Clusters name the network, or it is the private network of a cluster and ends with it; `detail` names them.", "Delete the clusters first.",
 	}
+	codeVLANTaken = Code{
+		"vlan_taken", http.StatusConflict, "The VLAN is in use",
+		"Another network has the requested VLAN.", "Choose another VLAN of the site's pool, or omit it to get a free one.",
+	}
+	codeNoVLANs = Code{
+		"no_vlans", http.StatusConflict, "The site has no VLANs",
+		"The server was started without a pool of VLANs, no node has a usable trunk, all VLANs are in use, or the underlay is encrypted.",
+		"Have an administrator start the servers with --vlan-pool and agents with --trunk-interface.",
+	}
 	codeSubnetTaken = Code{
 		"subnet_taken", http.StatusConflict, "The subnet is taken",
 		"The requested prefix overlaps the subnet of another network of the site.", "Choose another prefix, or omit it to get a free one.",
@@ -372,7 +381,7 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
-		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
+		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

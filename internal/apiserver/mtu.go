@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -14,7 +15,7 @@ func mtuFits(view *state.View, req api.NetworkRequest, src *manifest.Source) err
 	if req.MTU == 0 && !src.Has("mtu") {
 		return nil
 	}
-	problem := mtuProblem(view, &api.Network{Technology: api.TechnologyVXLAN, MTU: req.MTU})
+	problem := mtuProblem(view, &api.Network{Technology: cmp.Or(req.Technology, api.TechnologyVXLAN), MTU: req.MTU})
 	if problem == "" {
 		return nil
 	}
@@ -25,6 +26,9 @@ func mtuFits(view *state.View, req api.NetworkRequest, src *manifest.Source) err
 func mtuProblem(view *state.View, n *api.Network) string {
 	if problem := n.MTUProblem(n.MTU); problem != "" {
 		return problem
+	}
+	if n.Technology == api.TechnologyVLAN {
+		return trunkProblem(view, n.MTU)
 	}
 	var least *api.NodeRecord
 	for agent := range view.Agents() {

@@ -90,6 +90,18 @@ func underlayText(agent *api.AgentPart) string {
 	return fmt.Sprintf("%s, MTU %d", agent.Underlay, agent.UnderlayMTU)
 }
 
+// trunkText is the link that carries a node's VLANs, or why it does not.
+func trunkText(t *api.Trunk) string {
+	switch {
+	case t == nil:
+		return ""
+	case !t.Usable():
+		return t.Interface + ", not usable: " + t.Problem
+	default:
+		return fmt.Sprintf("%s, MTU %d", t.Interface, t.MTU)
+	}
+}
+
 // uplinkText is what a node's uplink carries, which minimum rates of ports are taken from.
 func uplinkText(n api.Node) string {
 	if n.Offer.Capacity.UplinkBitsPerSecond == 0 {
@@ -104,7 +116,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 	shown = append(shown, offerFields(n)...)
 	shown = append(shown, besidesFields(n)...)
 	if agent := n.Agent; agent != nil {
-		shown = append(shown, "Underlay", underlayText(agent), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
+		shown = append(shown, "Underlay", underlayText(agent), "Trunk", trunkText(agent.Trunk), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
 	if n.Machine == nil { // whose identity comes and goes with each boot

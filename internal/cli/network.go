@@ -111,10 +111,13 @@ dropped; packets that rules dropped count as sent.`,
 	return cmd
 }
 
-// indexText is the index of a network that has one.
+// indexText is the number that the wire has for a network: its VLAN ID, or its index.
 func indexText(n *api.NetworkStatus) string {
 	if n.Index == 0 {
 		return ""
+	}
+	if n.Technology == api.TechnologyVLAN {
+		return strconv.Itoa(n.VLAN)
 	}
 	return strconv.Itoa(n.Index)
 }

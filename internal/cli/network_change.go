@@ -29,8 +29,11 @@ With --ipv6, the network has an IPv6 subnet beside its IPv4 subnet, and each mem
 With --egress, members open connections to the outside by this network, whether or not their cluster has egress. With --routed, members reach
 those on all networks of the project that were created with --routed. A group can be on one network with --egress or --routed only.
 
-With --mtu, members' packets have up to that many bytes, on every node. A network without it carries what the nodes' underlay leaves.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+With --mtu, members' packets have up to that many bytes, on every node. A network without it carries what the nodes' underlay leaves.
+
+With --technology vlan, nodes exchange its frames with a VLAN tag, on their trunk interfaces, instead of by tunnels. Members on it are placed on
+nodes whose agents have a --trunk-interface. The site's servers name the VLANs that networks can have by --vlan-pool.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal network create wire --technology vlan --vlan 120\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
@@ -39,6 +42,8 @@ With --mtu, members' packets have up to that many bytes, on every node. A networ
 	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
 	flags.BoolVar(&req.Routed, "routed", false, "let members reach those on other networks of the project that are routed, too")
 	flags.IntVar(&req.MTU, "mtu", 0, "bytes of the largest packet of a member, at least 576 (default: what the nodes' underlay leaves)")
+	flags.StringVar((*string)(&req.Technology), "technology", "", "what carries it between nodes: vxlan, or vlan on the nodes' trunk interfaces (default: vxlan)")
+	flags.IntVar(&req.VLAN, "vlan", 0, "VLAN ID of the site's pool, for --technology vlan (default: a free one)")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)

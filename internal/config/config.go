@@ -76,6 +76,8 @@ type Server struct {
 	Listen string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
+	// VLANPool is the VLAN IDs that networks can have, FIRST-LAST; empty: none.
+	VLANPool string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating
@@ -158,6 +160,8 @@ type Agent struct {
 	HugePages inventory.Part
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
+	// TrunkInterface is the link that carries VLANs; empty: the node has no members of networks on VLANs.
+	TrunkInterface string
 	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
 	UplinkRate api.Rate
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.

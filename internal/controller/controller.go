@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -68,7 +69,9 @@ type Config struct {
 	Pool6 placement.Pool6
 	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
 	FloatingPool []netip.Prefix
-	Connections  int
+	// VLANs are the VLAN IDs that networks can have.
+	VLANs       api.VLANPool
+	Connections int
 	// Open are the private ranges that members with egress reach.
 	Open []netip.Prefix
 	// EncryptUnderlay: frames between nodes go through WireGuard only, and nodes without it carry no networks that need other nodes.

@@ -27,7 +27,7 @@ func (p *pass) newNetworks(ctx context.Context) error {
 		if p.view.Network(in.UID) != nil || in.DeleteRequestedAt != nil || len(made) == networksPerPass {
 			continue
 		}
-		made = append(made, p.newNetwork(in))
+		made = append(made, p.newNetwork(in, made))
 	}
 	if len(made) == 0 {
 		return nil
@@ -41,9 +41,17 @@ func (p *pass) newNetworks(ctx context.Context) error {
 	return nil
 }
 
-func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
+func (p *pass) newNetwork(in *api.NetworkIntent, beside []api.Network) api.Network {
 	_, own := tenancy.Split(in.Name)
 	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}
+	if in.Technology == api.TechnologyVLAN {
+		vid, err := freeVLAN(p.cfg.VLANs, in.VLAN, p.view.Networks, beside)
+		n.Technology, n.VLAN = in.Technology, vid
+		if err != nil {
+			n.Refused = err.Error()
+			return n
+		}
+	}
 	if in.Routed {
 		n.Pool = p.cfg.Pool.Prefix()
 	}

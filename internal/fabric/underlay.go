@@ -5,4 +5,7 @@ type Underlay struct {
 	MTU int
 	// BitsPerSecond is what its operator says, or the speed of the link.
 	BitsPerSecond int64
+	// TrunkMTU is the MTU of the node's trunk in bytes, and TrunkProblem why the trunk can't be used.
+	TrunkMTU     int
+	TrunkProblem string
 }

@@ -17,6 +17,7 @@ func CheckNetwork(req api.NetworkRequest, src *Source) error {
 	if req.Project != "" || src.Has("project") {
 		n.label("project", req.Project, MaxProjectName)
 	}
+	n.technology(req, src)
 	return n.err()
 }
 

@@ -44,6 +44,11 @@ func CheckNode(n *api.NodeRecord) error {
 		}
 	}
 	c.within("the MTU of the underlay", int64(n.UnderlayMTU), MaxNodeMTU)
+	if n.Trunk != nil {
+		c.words(map[string]string{"trunk": n.Trunk.Interface})
+		c.within("the MTU of the trunk", int64(n.Trunk.MTU), MaxNodeMTU)
+		n.Trunk.Problem = Text(n.Trunk.Problem)
+	}
 	c.within("the rate of the uplink", n.Capacity.UplinkBitsPerSecond, MaxNodeUplink)
 	c.words(map[string]string{"agent version": n.AgentVersion})
 	c.capacity(&n.Capacity)

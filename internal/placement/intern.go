@@ -68,11 +68,16 @@ type platform struct {
 	environments map[string][]api.Stack
 	// underlayMTU is the MTU of the underlay in bytes, 0 where nobody knows it; alone: there is no underlay, so no network leads to another node.
 	underlayMTU int
-	alone       bool
+	// trunkMTU is the MTU of the trunk in bytes, 0 on a node that carries no VLANs.
+	trunkMTU int
+	alone    bool
 }
 
 func newPlatform(rec api.NodeRecord) platform {
 	p := platform{environments: map[string][]api.Stack{}, underlayMTU: rec.UnderlayMTU, alone: rec.Underlay == ""}
+	if rec.Trunk.Usable() {
+		p.trunkMTU = rec.Trunk.MTU
+	}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			p.stacks, p.models = append(p.stacks, s.Stack), append(p.models, s.CPUModels...)
@@ -95,14 +100,22 @@ func (p platform) hasEnvironment(name string, s api.Stack) bool {
 	return slices.Contains(p.environments[name], s)
 }
 
-// carries reports whether the underlay has room for a network's MTU.
+// carries reports whether the underlay has room for a network's MTU, and the trunk for that of a network on a VLAN.
 func (p platform) carries(m api.PortMTU) bool {
+	return (m.VLAN == "" || p.trunkMTU >= m.TrunkBytes) && p.underlayCarries(m)
+}
+
+func (p platform) underlayCarries(m api.PortMTU) bool {
 	return m.Bytes == 0 || p.alone || p.underlayMTU >= m.UnderlayBytes
 }
 
 // platformKey is equal for nodes with equal platforms.
 func platformKey(rec api.NodeRecord) string {
-	parts := []string{fmt.Sprintf("u%t\x00%d", rec.Underlay == "", rec.UnderlayMTU)}
+	trunkMTU := 0
+	if rec.Trunk.Usable() {
+		trunkMTU = rec.Trunk.MTU
+	}
+	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d", rec.Underlay == "", rec.UnderlayMTU, trunkMTU)}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

@@ -12,12 +12,25 @@ func (d *diagnosis) aboutMTU(r *Refusal) []string {
 	for _, n := range d.failing(ConstraintMTU) {
 		texts = append(texts, n.record.Name+": "+mtuProblem(n.record, r.Need.PortMTU))
 	}
+	if r.Need.PortMTU.VLAN != "" {
+		what := "can carry network " + r.Need.PortMTU.VLAN + ", which is on a VLAN"
+		return d.tooFew("no node "+what, "too few nodes "+what, texts)
+	}
 	what := fmt.Sprintf("can carry the MTU of network %s, %d bytes", r.Need.PortMTU.Network, r.Need.PortMTU.Bytes)
 	return d.tooFew("no node "+what, "too few nodes "+what, texts)
 }
 
 // mtuProblem returns why a node can't carry the MTU of a network.
 func mtuProblem(rec api.NodeRecord, m api.PortMTU) string {
+	switch p := newPlatform(rec); {
+	case m.VLAN == "" || p.trunkMTU >= m.TrunkBytes:
+	case rec.Trunk == nil:
+		return "it has no trunk for the VLAN; start its agent with --trunk-interface"
+	case !rec.Trunk.Usable():
+		return "its trunk can't be used: " + rec.Trunk.Problem
+	default:
+		return fmt.Sprintf("its trunk %s has an MTU of %d bytes, and %d are needed", rec.Trunk.Interface, rec.Trunk.MTU, m.TrunkBytes)
+	}
 	if rec.UnderlayMTU == 0 {
 		return "its agent does not report the MTU of its underlay"
 	}

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -26,7 +27,7 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 	case ConstraintCPUModel:
 		return fmt.Sprintf("node %s can't carry CPU model %q", node, g.CPUModel), false
 	case ConstraintMTU:
-		return fmt.Sprintf("node %s can't carry network %s: %s", node, g.PortMTU.Network, mtuProblem(s.view.nodes[id].record, g.PortMTU)), false
+		return fmt.Sprintf("node %s can't carry network %s: %s", node, cmp.Or(g.PortMTU.VLAN, g.PortMTU.Network), mtuProblem(s.view.nodes[id].record, g.PortMTU)), false
 	default:
 		return fmt.Sprintf("the site has no node %s", node), false
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/placement"
 )
 
@@ -64,4 +65,16 @@ func (s *Server) sitePool6() placement.Pool6 {
 		return s.pool6
 	}
 	return placement.SitePool6(s.authority.Site())
+}
+
+// vlanPool reads the VLAN IDs that networks can have.
+func vlanPool(text string) (api.VLANPool, error) {
+	if text == "" {
+		return api.VLANPool{}, nil
+	}
+	pool, err := api.ParseVLANPool(text)
+	if err != nil {
+		return pool, fmt.Errorf("--vlan-pool: %w", err)
+	}
+	return pool, nil
 }

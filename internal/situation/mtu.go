@@ -1,11 +1,14 @@
 package situation
 
 import (
+	"cmp"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// portMTU returns what the networks of a group ask of a node's underlay: the most of those whose MTU was chosen. Only a project's can be.
+// portMTU returns what the networks of a group ask of a node's underlay, the most of those whose MTU was chosen, and of its trunk. Only a
+// project's can.
 func portMTU(view *state.View, project string, networks []api.GroupNetwork) api.PortMTU {
 	var most api.PortMTU
 	for _, on := range networks {
@@ -14,12 +17,16 @@ func portMTU(view *state.View, project string, networks []api.GroupNetwork) api.
 			continue
 		}
 		in := view.NetworkIntent(state.NetworkIntentName(project, own))
+		if in != nil && in.Technology == api.TechnologyVLAN {
+			most.VLAN, most.TrunkBytes = cmp.Or(most.VLAN, on.Name), max(most.TrunkBytes, in.MTU, 1)
+			continue
+		}
 		if in == nil || in.MTU == 0 {
 			continue
 		}
 		n := api.Network{Technology: api.TechnologyVXLAN, MTU: in.MTU}
 		if need := n.MTU + n.OverheadBytes(); need > most.UnderlayBytes {
-			most = api.PortMTU{Network: on.Name, Bytes: n.MTU, UnderlayBytes: need}
+			most.Network, most.Bytes, most.UnderlayBytes = on.Name, n.MTU, need
 		}
 	}
 	return most

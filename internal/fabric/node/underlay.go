@@ -16,8 +16,8 @@ func (f *Fabric) Underlay(ctx context.Context) (fabric.Underlay, error) {
 		return fabric.Underlay{}, err
 	}
 	under := fabric.Underlay{BitsPerSecond: f.cfg.UplinkRate}
-	if !f.cfg.Underlay.IsValid() {
-		return under, nil
+	if err := f.readTrunk(&under); err != nil || !f.cfg.Underlay.IsValid() {
+		return under, err
 	}
 	err := f.node.Do(func() error {
 		addresses, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })

@@ -17,6 +17,9 @@ import (
 
 const testVLAN = 120
 
+// bridgeGuardOff makes the node take frames of all kinds from a trunk and from members, and send them to anybody.
+const bridgeGuardOff = "nft flush chain bridge nm prerouting; nft flush chain bridge nm leaving; nft insert rule bridge nm leaving accept"
+
 func needVLAN(t *testing.T) {
 	t.Helper()
 	needRoot(t)
@@ -125,13 +128,15 @@ func TestAVLANCarriesItsMembersFramesOnly(t *testing.T) {
 		{"ARP for an address with another MAC", func(text string) []byte { return ours(arp(mac, besideMAC, address, text)) }},
 		{"ARP from another MAC", func(text string) []byte { return ours(arp(besideMAC, mac, address, text)) }},
 		{"ARP for the gateway", func(text string) []byte { return ours(arp(mac, mac, n.Gateway, text)) }},
-		{"an answer of a DHCP server", func(text string) []byte { return ours(ethernetFrame(a.mac(), mac, etherIPv4, packet(address, 67, text))) }},
+		{"an answer of a DHCP server", func(text string) []byte {
+			return ours(ethernetFrame(a.mac(), mac, etherIPv4, packet(address, 67, text)))
+		}},
 		{"a frame with two tags", func(text string) []byte { return ours(onVLAN(7, ip(mac, address, text))) }},
 		{"a frame with two tags of the VLAN", func(text string) []byte { return ours(ours(ip(mac, address, text))) }},
 		{"a frame with a tag of a service inside", func(text string) []byte { return ours(tagged(0x88a8, ip(mac, address, text))) }},
 		{"IPv6", func(text string) []byte { return ours(ethernetFrame(a.mac(), mac, etherIPv6, ipv6Packet(text))) }},
 	} {
-		lab.nodes[0].run(t, guardOff)
+		lab.nodes[0].run(t, bridgeGuardOff)
 		l := a.listen(t, memberLink)
 		text := token()
 		lab.stranger.send(t, "under0", tt.frame(text))
@@ -172,8 +177,7 @@ func mustNotComeByTrunk(t *testing.T, lab underlayLab, what string, forbidden, p
 func TestMembersPutNothingButTheirOwnFramesOnATrunk(t *testing.T) {
 	lab := newVLANLab(t)
 	a, b := lab.members[0], lab.members[2]
-	_, nobody, _ := a.mac(), testPort(lab.networks[0], 99), 0
-	stray, err := net.ParseMAC(nobody.MAC)
+	stray, err := net.ParseMAC(testPort(lab.networks[0], 99).MAC)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +208,7 @@ func TestMembersPutNothingButTheirOwnFramesOnATrunk(t *testing.T) {
 			}
 			return contains(frames, text)
 		}
-		lab.nodes[0].run(t, guardOff)
+		lab.nodes[0].run(t, bridgeGuardOff)
 		if !send(false) {
 			t.Errorf("%s is not on the trunk with the guard off, so the test shows nothing", tt.what)
 		}

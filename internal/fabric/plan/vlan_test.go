@@ -73,12 +73,12 @@ func TestVLANsThatCannotBeEnforcedAreRefused(t *testing.T) {
 	with := func(change func(n *fabric.Network)) fabric.Network { n := good; change(&n); return n }
 	const mac = "02:00:00:04:00:99"
 	for want, n := range map[string]fabric.Network{
-		"VLAN 4095 is out of range":                   with(func(n *fabric.Network) { n.VLAN = 4095 }),
-		"VLAN 0 is out of range":                      with(func(n *fabric.Network) { n.VLAN = 0 }),
-		"can't be routed":                             with(func(n *fabric.Network) { n.Routed = true }),
-		"can't be encrypted":                          with(func(n *fabric.Network) { n.Encrypted = true }),
-		"can't have VLAN 7 at its side":               with(func(n *fabric.Network) { n.Side.VID = 7 }),
-		`has VLAN 120, but its technology is "vxlan"`: with(func(n *fabric.Network) { n.Technology = api.TechnologyVXLAN }),
+		"VLAN 4095 is out of range":                            with(func(n *fabric.Network) { n.VLAN = 4095 }),
+		"VLAN 0 is out of range":                               with(func(n *fabric.Network) { n.VLAN = 0 }),
+		"can't be routed":                                      with(func(n *fabric.Network) { n.Routed = true }),
+		"can't be encrypted":                                   with(func(n *fabric.Network) { n.Encrypted = true }),
+		"can't have VLAN 7 at its side":                        with(func(n *fabric.Network) { n.Side.VID = 7 }),
+		`has VLAN 120, but its technology is "vxlan"`:          with(func(n *fabric.Network) { n.Technology = api.TechnologyVXLAN }),
 		"10.64.80.9 of a machine on VLAN 121 is not in subnet": side("10.64.80.9", mac),
 		"10.64.64.2 of a machine on VLAN 121 is also that":     side("10.64.64.2", mac),
 		"10.64.64.3 of a machine on VLAN 121 is also that":     side("10.64.64.3", mac),
