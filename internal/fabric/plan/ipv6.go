@@ -36,6 +36,7 @@ const (
 	}
 `
 	prerouting6 = `		iifname "nmvx*" ether type ip6 goto member6
+		iifname "nmvl*" ether type ip6 goto member6
 `
 	// fromPort6 comes behind the look-up that ends the way of most packets of IPv4.
 	fromPort6 = `		ether type ip6 goto member6
@@ -181,6 +182,9 @@ func addPins6(n fabric.Network, tunnel bool, bridge map[string][]string) {
 	}
 	for _, p := range n.Ports {
 		pin(PortName(p.ID), p.MAC, p.Address)
+	}
+	for _, m := range vlanMembers(n) {
+		pin(VLANName(n.Index), m.MAC, m.Address)
 	}
 	if tunnel {
 		for _, r := range n.Remotes {

@@ -41,6 +41,14 @@ func addVLANElements(n fabric.Network, bridge map[string][]string) {
 	}
 }
 
+// vlanMembers are who is reached over the VLAN that a network has on this node.
+func vlanMembers(n fabric.Network) []fabric.VLANMember {
+	if n.VID() == 0 {
+		return nil
+	}
+	return n.VLANMembers()
+}
+
 // CarrierMTU returns the MTU of what carries a network between nodes, in bytes: the trunk for a VLAN, else the underlay.
 func CarrierMTU(n fabric.Network, underlayMTU, trunkMTU int) int {
 	if n.OnVLAN() {
