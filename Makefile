@@ -136,10 +136,10 @@ test-vm-guest: setup build ## start, limit, pin, pause, stop and end virtual mac
 		-ldflags='-s -w' -count=1 -timeout 30m -v -run '$(VM_GUEST_TESTS)' ./internal/driver/vm
 
 # Networks on kernel modules that not every machine has. In the guest, namespaces play the nodes.
-NETWORK_GUEST_TESTS ?= Encryption|AKeyMayChange|ProbesPassTheEncryption|TestASiteWithAnEncryptedUnderlay
-test-network-guest: setup build ## test networks in an emulated Debian guest whose kernel has WireGuard
+NETWORK_GUEST_TESTS ?= VLAN|OnATrunk|Encryption|AKeyMayChange|ProbesPassTheEncryption|TestASiteWithAnEncryptedUnderlay
+test-network-guest: setup build ## test networks in an emulated Debian guest whose kernel has WireGuard and VLANs
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan' -p 1 -count=1 -timeout 30m -v \
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.

@@ -65,6 +65,7 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 	if err != nil {
 		return seen, links, fmt.Errorf("reading links: %w", err)
 	}
+	seen.TrunkMTU = mtuOfLink(list, cfg.Trunk)
 	names := map[int]string{}
 	for _, l := range list {
 		names[l.Attrs().Index] = l.Attrs().Name
@@ -98,9 +99,6 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 				}
 			}
 		}
-		if cfg.Trunk != "" && attrs.Name == cfg.Trunk {
-			seen.TrunkMTU = attrs.MTU
-		}
 		_, own := plan.OwnLink(attrs.Name)
 		if !own {
 			links.others[attrs.Name] = attrs.Index
@@ -110,9 +108,6 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 		}
 		if err := observeLink(l, &link); err != nil {
 			return seen, links, err
-		}
-		if vlan, ok := l.(*netlink.Vlan); ok && own && vlan.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
-			link.VID, link.Trunk = vlan.VlanId, names[attrs.ParentIndex]
 		}
 		if own && link.Kind == plan.KindBridge {
 			link.Neighbours = neighbours[attrs.Index]
@@ -194,6 +189,10 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 			} else {
 				link.Learned = append(link.Learned, plan.Heard{MAC: e.HardwareAddr.String(), Peer: addr4(e.IP)})
 			}
+		}
+	case *netlink.Vlan:
+		if trunk, err := netlink.LinkByIndex(l.ParentIndex); err == nil && l.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
+			link.VID, link.Trunk = l.VlanId, trunk.Attrs().Name
 		}
 	case *netlink.Wireguard:
 		cipher, err := readCipher(link.Name)

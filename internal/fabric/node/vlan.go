@@ -12,7 +12,6 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
-	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -44,6 +43,16 @@ func (f *Fabric) mtuOf(n fabric.Network) int {
 	return plan.MTU(n, plan.CarrierMTU(n, f.underlayMTU, f.trunkMTU))
 }
 
+// mtuOfLink returns the MTU of a link by its name, 0 if there is none.
+func mtuOfLink(links []netlink.Link, name string) int {
+	for _, l := range links {
+		if name != "" && l.Attrs().Name == name {
+			return l.Attrs().MTU
+		}
+	}
+	return 0
+}
+
 // newVLAN makes a sub-interface of the trunk on its bridge.
 func newVLAN(l plan.Link) error {
 	bridge, err := netlink.LinkByName(l.Master)
@@ -61,7 +70,6 @@ func newVLAN(l plan.Link) error {
 	if err != nil {
 		return err
 	}
-	failpoint.Hit("node.after-vlan")
 	err = bringUp(l.Name, l.MTU, bridge.Attrs().Index)
 	if errors.Is(err, unix.ENETDOWN) {
 		return fmt.Errorf("trunk %s is down: set it up (ip link set %[1]s up): %w", l.Trunk, err)
