@@ -197,6 +197,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		return apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Writer = brokenWriter{c.Writer, err} })
 	}
 	outward := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.FloatingPool = floatingPool(t) })
+	wired := withVLANs(t, nil)
 	tests := []errorCase{
 		{"malformed_request", "line 2", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: "{\"name\":\n]"})
@@ -290,6 +291,14 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 		{"subnet_taken", `10.64.128.0/24 of network "project/lab"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/networks", body: `{"name":"other","prefix":"10.64.128.128/25"}`})
+		}},
+		{"no_vlans", `no node has a usable trunk`, func() *http.Response {
+			return send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"wire","technology":"vlan"}`})
+		}},
+		{"vlan_taken", `VLAN 100 is in use by network "project/wire"`, func() *http.Response {
+			wired.AddTrunk("n1", api.Trunk{Interface: "eth1", MTU: 1500})
+			send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"wire","technology":"vlan","vlan":100}`})
+			return send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"other","technology":"vlan","vlan":100}`})
 		}},
 		{"network_in_use", `1 cluster (onlab)`, func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"onlab","networks":["project/lab"]}`})

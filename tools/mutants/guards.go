@@ -43,6 +43,7 @@ func guards() []Mutant {
 		tunnelShortcutGuards,
 		pinGuards,
 		cipherGuards,
+		vlanGuards,
 		watchGuards,
 		containerGuards,
 		sandboxGuards,

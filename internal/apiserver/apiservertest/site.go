@@ -250,6 +250,14 @@ func (s *Site) AddNodeUnder(name string, mtu int) {
 	s.addNode(api.NodeRecord{Name: name, Underlay: "198.18.0.1", UnderlayMTU: mtu, AgentVersion: "test", FirstSeenAt: s.now().UTC()}, 1)
 }
 
+// AddTrunk stores a node of which only the trunk is known.
+func (s *Site) AddTrunk(name string, trunk api.Trunk) {
+	s.t.Helper()
+	rev, err := s.Repo.PutNode(context.Background(), api.NodeRecord{Name: name, Trunk: &trunk, FirstSeenAt: s.now().UTC()})
+	must(s.t, err)
+	s.reach(rev)
+}
+
 // reach waits until the server's view holds a revision.
 func (s *Site) reach(revision int64) {
 	s.t.Helper()

@@ -138,7 +138,7 @@ func bridgeText(networks []fabric.Network) string {
 	for _, part := range []struct{ before, insert string }{
 		{"\tchain prerouting {", pins6Set},
 		{"\t\tiifname \"nmp*\" goto member\n", prerouting6},
-		{"\t\tether type 8021q drop\n", fromPort6},
+		{"\t\tether type 8021q drop\n\t\tether type 8021ad drop\n\t\tudp sport", fromPort6},
 		{"\tchain input {", chains6},
 		{"\t\toifname vmap @guards_in\n\t\toifname \"nmvx*\" goto leaving", forward6},
 		{"\t\tip protocol 2 igmp type membership-query accept\n", output6},

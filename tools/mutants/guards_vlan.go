@@ -1,0 +1,97 @@
+package main
+
+// vlanGuards: what keeps a trunk to the frames of members. Not every kernel has VLANs, so these tests are pure: the plans are compared with what make
+// test-network-guest shows to hold in a kernel.
+var vlanGuards = []Mutant{
+	{
+		Guard:   "frames from a trunk pass the pins",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tiifname \"nmvl*\" goto trunk\n",
+		Replace: "",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "frames from a trunk with a second tag are dropped",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\tchain trunk {\n\t\tether type 8021q drop\n",
+		Replace: "\tchain trunk {\n",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "frames from a trunk don't reach the node",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\tiifname \"nmvl*\" drop\n",
+		Replace: "",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "frames to nobody don't reach a trunk",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\toifname \"nmvl*\" goto leaving\n",
+		Replace: "",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "the node itself sends nothing to a trunk",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "\t\toifname \"nmvl*\" drop\n",
+		Replace: "",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "nobody on a VLAN is asked for the gateway",
+		File:    "internal/fabric/plan/vlan.go",
+		Find:    "\tbridge[\"anycast\"] = append(bridge[\"anycast\"], fmt.Sprintf(\"%q . %s\", name, n.Gateway))\n",
+		Replace: "",
+		Test:    "./internal/fabric/plan TestPlansOfVLANsAreAsWritten",
+	},
+	{
+		Guard:   "a VLAN belongs to one network of a node",
+		File:    "internal/fabric/vlan.go",
+		Find:    "if other, taken := networkOf[vid]; taken {",
+		Replace: "if other, taken := networkOf[vid]; taken && other == 0 {",
+		Test:    "./internal/fabric/plan TestVLANsThatCannotBeEnforcedAreRefused",
+	},
+	{
+		Guard:   "a network on a VLAN is not taken for an encrypted one",
+		File:    "internal/fabric/vlan.go",
+		Find:    "case n.OnVLAN() && n.Encrypted:",
+		Replace: "case n.OnVLAN() && n.Encrypted && n.Index == 0:",
+		Test:    "./internal/fabric/plan TestVLANsThatCannotBeEnforcedAreRefused",
+	},
+	{
+		Guard:   "a machine on a VLAN has no member's address",
+		File:    "internal/fabric/vlan.go",
+		Find:    "\t\t\tif seen[name] {",
+		Replace: "\t\t\tif seen[name] && n.Index == 0 {",
+		Test:    "./internal/fabric/plan TestVLANsThatCannotBeEnforcedAreRefused",
+	},
+	{
+		Guard:   "a VLAN is given to one network of the site",
+		File:    "internal/controller/vlan.go",
+		Find:    "\t\ttaken[n.VLAN] = n.Refused == \"\"\n",
+		Replace: "\t\ttaken[n.VLAN] = false\n",
+		Test:    "./internal/controller TestEachVLANIsGivenOnce",
+	},
+	{
+		Guard:   "two networks of one pass have two VLANs",
+		File:    "internal/controller/vlan.go",
+		Find:    "taken[beside[i].VLAN] = beside[i].Refused == \"\"",
+		Replace: "taken[beside[i].VLAN] = false",
+		Test:    "./internal/controller TestEachVLANIsGivenOnce",
+	},
+	{
+		Guard:   "a network in another project keeps its name to itself",
+		File:    "internal/apiserver/vlan.go",
+		Find:    "case seesProject(p, in.Project):",
+		Replace: "case in.Project != \"\" || seesProject(p, in.Project):",
+		Test:    "./internal/apiserver TestAVLANIsRefusedWithTheReason",
+	},
+	{
+		Guard:   "members of a network on a VLAN need a trunk",
+		File:    "internal/placement/intern.go",
+		Find:    "(m.VLAN == \"\" || p.trunkMTU >= m.TrunkBytes) && ",
+		Replace: "",
+		Test:    "./internal/placement TestMembersOnVLANsGoToNodesWithATrunk",
+	},
+}
