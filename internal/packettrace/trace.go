@@ -217,6 +217,9 @@ func (w walk) tunnel() Hop {
 	if !slices.Contains(peers, w.to.Underlay) {
 		return Hop{w.from.Node, Tunnel, false, fmt.Sprintf("%s (%v) is not a peer of this node; its peers: %v", w.to.Node, w.to.Underlay, peers)}
 	}
+	if w.from.Network.OnVLAN() {
+		return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VLAN %d, by the trunks of %s and %s", w.from.Network.VLAN, w.from.Node, w.to.Node)}
+	}
 	return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VXLAN %d from %v to %v", w.from.Network.Index, w.from.Underlay, w.to.Underlay)}
 }
 

@@ -73,6 +73,17 @@ func TestAPacketToAnotherNodePassesAllPlaces(t *testing.T) {
 	}
 }
 
+func TestAPacketOnAVLANGoesByTrunks(t *testing.T) {
+	one, two := pair(t, nil, nil)
+	for _, e := range []*End{&one, &two} {
+		e.Network.Technology, e.Network.VLAN = api.TechnologyVLAN, 120
+	}
+	path := Follow(one, two, ssh)
+	if got := path.Request[4]; got.Detail != "VLAN 120, by the trunks of n1 and n2" || !Passes(path.Request) {
+		t.Errorf("got %+v", got)
+	}
+}
+
 func TestAPacketOnOneNodePassesNoTunnel(t *testing.T) {
 	one, two := pair(t, nil, nil)
 	one.Network.Ports, two.Node, two.Underlay = append(one.Network.Ports, two.Port), "n1", peerOne
