@@ -6,6 +6,8 @@ import "fmt"
 const (
 	// MinMTU is the size of IPv4 packets that each host takes (RFC 791).
 	MinMTU = 576
+	// minMTU6 is the smallest MTU of a link with IPv6 (RFC 8200, section 5).
+	minMTU6 = 1280
 	// MaxMTU is what the devices of members carry: the largest frame less the Ethernet header (linux/if_tun.h counts it in).
 	MaxMTU = 65535 - 14
 )
@@ -25,7 +27,12 @@ func (n *Network) OverheadBytes() int {
 }
 
 // SmallestMTU returns the smallest MTU that the network can be given.
-func (n *Network) SmallestMTU() int { return MinMTU }
+func (n *Network) SmallestMTU() int {
+	if n.HasIPv6() {
+		return minMTU6
+	}
+	return MinMTU
+}
 
 // MTUProblem returns why no network like this one can have an MTU, whatever nodes carry; "" if one can. 0, for the nodes' choice, is no MTU.
 func (n *Network) MTUProblem(mtu int) string {

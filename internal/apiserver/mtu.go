@@ -3,6 +3,7 @@ package apiserver
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -11,19 +12,27 @@ import (
 )
 
 // mtuFits refuses an MTU that no network can have, or that the underlay of some node leaves no room for.
-func mtuFits(view *state.View, req api.NetworkRequest, src *manifest.Source) error {
+func (s *Server) mtuFits(view *state.View, req api.NetworkRequest, src *manifest.Source) error {
 	if req.MTU == 0 && !src.Has("mtu") {
 		return nil
 	}
-	problem := mtuProblem(view, &api.Network{Technology: cmp.Or(req.Technology, api.TechnologyVXLAN), MTU: req.MTU})
+	n := &api.Network{Technology: cmp.Or(req.Technology, api.TechnologyVXLAN), MTU: req.MTU}
+	if req.IPv6 || req.Prefix6 != "" {
+		n.Prefix6 = netip.PrefixFrom(netip.IPv6Unspecified(), api.Prefix6Bits) // whichever it gets
+	}
+	overhead := n.OverheadBytes()
+	if s.cfg.Encrypted && n.Technology == api.TechnologyVXLAN {
+		overhead += api.CipherOverheadBytes
+	}
+	problem := mtuProblem(view, n, overhead)
 	if problem == "" {
 		return nil
 	}
 	return failFields(codeInvalidRequest, api.FieldProblem{Location: "mtu", Line: src.Line("mtu"), Value: strconv.Itoa(req.MTU), Message: problem})
 }
 
-// mtuProblem returns what keeps a network from its MTU. Nodes whose underlay is not known don't count: placement leaves them out.
-func mtuProblem(view *state.View, n *api.Network) string {
+// mtuProblem returns what keeps a network from its MTU; overhead is what a tunnel takes of the underlay's packets, in bytes. Nodes whose underlay is not known don't count: placement leaves them out.
+func mtuProblem(view *state.View, n *api.Network, overhead int) string {
 	if problem := n.MTUProblem(n.MTU); problem != "" {
 		return problem
 	}
@@ -36,12 +45,12 @@ func mtuProblem(view *state.View, n *api.Network) string {
 			least = agent
 		}
 	}
-	if least == nil || n.MTU+n.OverheadBytes() <= least.UnderlayMTU {
+	if least == nil || n.MTU+overhead <= least.UnderlayMTU {
 		return ""
 	}
 	const what = "%d bytes do not fit node %s: its underlay has an MTU of %d bytes, of which a tunnel takes %d"
-	problem := fmt.Sprintf(what, n.MTU, least.Name, least.UnderlayMTU, n.OverheadBytes())
-	if most := least.UnderlayMTU - n.OverheadBytes(); most >= n.SmallestMTU() {
+	problem := fmt.Sprintf(what, n.MTU, least.Name, least.UnderlayMTU, overhead)
+	if most := least.UnderlayMTU - overhead; most >= n.SmallestMTU() {
 		return problem + fmt.Sprintf("; give at most %d, or raise the MTU of that node's underlay", most)
 	}
 	return problem + "; raise the MTU of that node's underlay"

@@ -28,6 +28,10 @@ func TestAnMTUThatSomeNodeHasNoRoomForIsRefusedAndChangesNothing(t *testing.T) {
 	s.AddNodeUnder("n8", 1500)
 	s.AddNodeUnder("n9", 0) // it says nothing
 	refused(1451, "1451 bytes do not fit node n8: its underlay has an MTU of 1500 bytes, of which a tunnel takes 50; give at most 1450, or raise the MTU of that node's underlay")
+	_, err := s.Client().CreateNetwork(t.Context(), api.NetworkRequest{Name: "six", IPv6: true, MTU: 1279})
+	if !client.HasCode(err, "invalid_request") || !strings.Contains(fmt.Sprintf("%+v", err), "1279 bytes is below 1280, the smallest MTU of a network") {
+		t.Errorf("an MTU below what IPv6 needs: %v", err)
+	}
 	if all, err := s.Client().Networks(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("after refusals there are %+v, %v", all, err)
 	}

@@ -253,7 +253,7 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	if err := s.vlanFits(p, view, req, src); err != nil {
 		return nil, err
 	}
-	if err := mtuFits(view, req, src); err != nil {
+	if err := s.mtuFits(view, req, src); err != nil {
 		return nil, err
 	}
 	intent := api.NetworkIntent{

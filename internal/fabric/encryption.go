@@ -22,7 +22,7 @@ func Inside(underlay netip.Addr) netip.Addr {
 
 // OverheadBytes returns what carrying a member's packet between nodes adds to it on the underlay, with encryption where it is on.
 func (n Network) OverheadBytes() int {
-	if n.Encrypted {
+	if n.Encrypted && !n.OnVLAN() {
 		return n.Network.OverheadBytes() + api.CipherOverheadBytes
 	}
 	return n.Network.OverheadBytes()

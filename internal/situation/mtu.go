@@ -9,7 +9,7 @@ import (
 
 // portMTU returns what the networks of a group ask of a node's underlay, the most of those whose MTU was chosen, and of its trunk. Only a
 // project's can.
-func portMTU(view *state.View, project string, networks []api.GroupNetwork) api.PortMTU {
+func portMTU(view *state.View, project string, networks []api.GroupNetwork, encrypted bool) api.PortMTU {
 	var most api.PortMTU
 	for _, on := range networks {
 		own, joined := api.CutProjectNetwork(on.Name)
@@ -25,7 +25,11 @@ func portMTU(view *state.View, project string, networks []api.GroupNetwork) api.
 			continue
 		}
 		n := api.Network{Technology: api.TechnologyVXLAN, MTU: in.MTU}
-		if need := n.MTU + n.OverheadBytes(); need > most.UnderlayBytes {
+		need := n.MTU + n.OverheadBytes()
+		if encrypted {
+			need += api.CipherOverheadBytes
+		}
+		if need > most.UnderlayBytes {
 			most.Network, most.Bytes, most.UnderlayBytes = on.Name, n.MTU, need
 		}
 	}

@@ -43,9 +43,12 @@ func TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks(t *testing.T) {
 		{api.DefaultProject, api.OnNetworks("project/any", "wide", "project/gone"), api.PortMTU{}},
 		{"lab", api.OnNetworks("project/wide"), api.PortMTU{Network: "project/wide", Bytes: 4000, UnderlayBytes: 4050}},
 	} {
-		if got := portMTU(cache.View(), tt.project, tt.networks); got != tt.want {
+		if got := portMTU(cache.View(), tt.project, tt.networks, false); got != tt.want {
 			t.Errorf("%s, %v: got %+v, want %+v", tt.project, tt.networks, got, tt.want)
 		}
+	}
+	if got, want := portMTU(cache.View(), "", api.OnNetworks("project/wide"), true).UnderlayBytes, 9060; got != want {
+		t.Errorf("with encryption, a network takes %d bytes of the underlay, want %d", got, want)
 	}
 	at := see(view(repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "c", UID: "u", CreatedAt: noon, Spec: api.ClusterSpec{Groups: []api.Group{
 		{Name: "a", Size: 1, Networks: api.OnNetworks("project/wide")}, {Name: "b", Size: 1},

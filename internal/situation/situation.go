@@ -326,7 +326,7 @@ func (s *Site) request(asked Asked) admission.Request {
 	}
 	for _, g := range intent.Spec.Groups {
 		if count[g.Name] > 0 {
-			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent.Project, g.Networks)
+			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent.Project, g.Networks, s.Encrypted)
 			r.Groups = append(r.Groups, g)
 		}
 	}

@@ -19,15 +19,15 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "no tagged frames, IEEE 802.1Q",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tether type 8021q drop\n",
-		Replace: "",
+		Find:    "@guards_out\n\t\tether type 8021q drop\n",
+		Replace: "@guards_out\n",
 		Test:    "./internal/fabric/node TestAMemberCannotSendTaggedFrames",
 	},
 	{
 		Guard:   "no tagged frames, IEEE 802.1ad",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "\t\tether type 8021ad drop\n",
-		Replace: "",
+		Find:    "\t\tether type 8021ad drop\n\t\tudp sport",
+		Replace: "\t\tudp sport",
 		Test:    "./internal/fabric/node TestAMemberCannotSendTaggedFrames",
 	},
 	{
@@ -40,22 +40,22 @@ var fabricGuards = []Mutant{
 	{
 		Guard:   "ARP sender address and frame are pinned",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "iifname . ether saddr . arp saddr ip @pins iifname",
-		Replace: "iifname",
+		Find:    "jump dhcp\n\t\tiifname . ether saddr . arp saddr ip @pins iifname",
+		Replace: "jump dhcp\n\t\tiifname",
 		Test:    "./internal/fabric/node TestAMemberCannotSendUnderAnotherIdentity",
 	},
 	{
 		Guard:   "ARP sender MAC is pinned",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    " iifname . arp saddr ether . arp saddr ip @pins accept",
-		Replace: " accept",
+		Find:    "jump dhcp\n\t\tiifname . ether saddr . arp saddr ip @pins iifname . arp saddr ether . arp saddr ip @pins accept",
+		Replace: "jump dhcp\n\t\tiifname . ether saddr . arp saddr ip @pins accept",
 		Test:    "./internal/fabric/node TestAMemberCannotSendUnderAnotherIdentity",
 	},
 	{
 		Guard:   "what is not pinned is dropped",
 		File:    "internal/fabric/plan/rules.go",
-		Find:    "arp saddr ip @pins accept\n\t\tdrop\n",
-		Replace: "arp saddr ip @pins accept\n",
+		Find:    "arp saddr ip @pins accept\n\t\tdrop\n\t}\n\tchain group",
+		Replace: "arp saddr ip @pins accept\n\t}\n\tchain group",
 		Test:    "./internal/fabric/node TestAMemberCannotSendWhatIsNotIPv4OrARP",
 	},
 	{

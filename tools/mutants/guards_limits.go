@@ -61,7 +61,7 @@ var limitGuards = []Mutant{
 	{
 		Guard:   "a mark is on the outside of tunnels, and on no packets of other ports",
 		File:    "internal/fabric/plan/marks.go",
-		Find:    "if len(n.Remotes) == 0 || p.DSCP == \"\" {",
+		Find:    "if len(n.Remotes) == 0 || n.OnVLAN() || p.DSCP == \"\" {",
 		Replace: "if true {",
 		Test:    "./internal/fabric/node TestAMarkIsOnTheOutsideOfATunnelOfItsPortsPacketsOnly",
 	},

@@ -19,8 +19,8 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "an underlay that is a byte too small for a network is drift",
 		File:    "internal/fabric/plan/mtu.go",
-		Find:    "seen.UnderlayMTU < need",
-		Replace: "seen.UnderlayMTU < n.MTU",
+		Find:    "has == 0 || has >= need",
+		Replace: "has == 0 || has >= n.MTU",
 		Test:    "./internal/fabric/node TestAnUnderlayThatShrinksIsReportedForEachNetworkThatItIsTooSmallFor",
 	},
 	{
@@ -33,7 +33,7 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "the overhead of a tunnel counts when an MTU is chosen",
 		File:    "internal/apiserver/mtu.go",
-		Find:    "n.MTU+n.OverheadBytes() <= least.UnderlayMTU",
+		Find:    "n.MTU+overhead <= least.UnderlayMTU",
 		Replace: "n.MTU <= least.UnderlayMTU",
 		Test:    "./internal/apiserver TestAnMTUThatSomeNodeHasNoRoomForIsRefusedAndChangesNothing",
 	},
@@ -54,8 +54,8 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "nodes with different underlays are different platforms",
 		File:    "internal/placement/intern.go",
-		Find:    `fmt.Sprintf("u%t\x00%d", rec.Underlay == "", rec.UnderlayMTU)`,
-		Replace: `fmt.Sprint("u")`,
+		Find:    `fmt.Sprintf("u%t\x00%d\x00%d", rec.Underlay == "", rec.UnderlayMTU, trunkMTU)`,
+		Replace: `fmt.Sprint("u", trunkMTU)`,
 		Test:    "./internal/placement TestMembersGoToNodesWhoseUnderlayHasRoomForTheirNetwork",
 	},
 	{
