@@ -106,8 +106,10 @@ func (p *planner) order() []*ask {
 }
 
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
-	key := shapeKey{g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU,
-		resource.OnNode(g)[resource.Uplink], g.Display}
+	key := shapeKey{
+		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU,
+		resource.OnNode(g)[resource.Uplink], g.Display,
+	}
 	s, ok := shapes[key]
 	if !ok {
 		s = &shape{id: len(shapes), group: *g}
