@@ -117,6 +117,6 @@ type Fabric interface {
 	Count(ctx context.Context) (map[string]api.PortCounters, error)
 	// Meet exchanges probes with all peers of a network at once, and reports what arrived. It returns when the peers and this node heard each
 	// other, or after a few seconds. The peers have to meet at the same time and with the same mark, which tells calls apart. It changes
-	// nothing. A network that was not applied is ErrNoNetwork.
+	// nothing. Probes go the way of tunnels, so nobody is met on a VLAN. A network that was not applied is ErrNoNetwork.
 	Meet(ctx context.Context, network int, mark uint64) ([]Meeting, error)
 }

@@ -92,11 +92,8 @@ func (f *Fabric) Meet(ctx context.Context, network int, mark uint64) ([]fabric.M
 	peers, mtu, encrypted := f.applied[i].Peers(), plan.MTU(f.applied[i], f.underlayMTU), f.applied[i].Encrypted
 	onVLAN := f.applied[i].OnVLAN()
 	f.mu.RUnlock()
-	if len(peers) == 0 {
+	if len(peers) == 0 || onVLAN {
 		return nil, nil
-	}
-	if onVLAN {
-		return unmet(peers), nil
 	}
 	m := meeting{network: network, mark: mark, full: vxlanHeader + innerHeader + mtu, heardUs: make([]bool, len(peers))}
 	for _, peer := range peers {

@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -100,13 +99,4 @@ func addVLAN(name string, trunk, vid int) error {
 		return ErrNoVLAN
 	}
 	return err
-}
-
-// unmet are the peers of a network on a VLAN, none of which was probed: probes go the way of tunnels.
-func unmet(peers []netip.Addr) []fabric.Meeting {
-	met := make([]fabric.Meeting, 0, len(peers))
-	for _, p := range peers {
-		met = append(met, fabric.Meeting{Peer: p, Problem: "the network is on a VLAN, where probes are not sent: ping a member on that node from one here"})
-	}
-	return met
 }
