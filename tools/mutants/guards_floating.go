@@ -149,4 +149,25 @@ var floatingGuards = []Mutant{
 		Replace: "\t\tif p.member.IsValid() {\n",
 		Test:    "./internal/fabric/node TestOnlyForwardedPortsLeadToAMember",
 	},
+	{
+		Guard:   "networks without egress do not call floating addresses",
+		File:    "internal/fabric/plan/floating.go",
+		Find:    "\t\tiifname \"nmbr*\" drop\n\t\tip saddr @tenants drop\n", // either is enough: members bear their own addresses
+		Replace: "",
+		Test:    "./internal/fabric/node TestOnlyNetworksWithEgressCallFloatingAddresses",
+	},
+	{
+		Guard:   "what somebody else translates comes to no member",
+		File:    "internal/fabric/plan/rules.go",
+		Find:    "ct status dnat ct original ip daddr . ct reply ip saddr @floated goto floated",
+		Replace: "ct status dnat goto floated",
+		Test:    "./internal/fabric/node TestWhatSomebodyElseTranslatesComesToNoMember",
+	},
+	{
+		Guard:   "a project has the lowest limit that its networks say",
+		File:    "internal/fabric/plan/floating.go",
+		Find:    "limit = min(limit, other)",
+		Replace: "limit = max(limit, other)",
+		Test:    "./internal/fabric/plan TestAProjectHasTheLowestLimitThatItsNetworksSay",
+	},
 }

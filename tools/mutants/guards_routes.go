@@ -93,4 +93,18 @@ var routeGuards = []Mutant{
 		Replace: "\t\t\t_ = n\n",
 		Test:    "./internal/fabric/node TestAMemberThatLeftIsRoutedToNoMore",
 	},
+	{
+		Guard:   "a routed network does not lead outside",
+		File:    "internal/fabric/plan/routes.go",
+		Find:    "@same accept\n\t\tiifname \"nmbr*\" drop\n",
+		Replace: "@same accept\n",
+		Test:    "./internal/fabric/node TestARoutedNetworkLeadsNeitherOutsideNorToTheNode",
+	},
+	{
+		Guard:   "a routed network does not lead to the node",
+		File:    "internal/fabric/plan/routes.go",
+		Find:    "@vnis drop\n\t\tiifname \"nmbr*\" drop\n",
+		Replace: "@vnis drop\n",
+		Test:    "./internal/fabric/node TestARoutedNetworkLeadsNeitherOutsideNorToTheNode",
+	},
 }
