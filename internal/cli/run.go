@@ -57,7 +57,7 @@ and a line that begins with "Error:" is written to standard error; see "Exit cod
 	}
 	flags := cmd.Flags()
 	flags.IntVarP(&f.ranks, "ranks", "n", 0, "number of MPI ranks (default: run once, without mpirun)")
-	flags.StringToStringVar(&f.env, "env", nil, "environment variable NAME=VALUE, may be repeated")
+	flags.Var(variables{&f.env}, "env", "environment variable NAME=VALUE, may be repeated")
 	flags.StringVar(&f.dir, "dir", "", "working directory (default: the shared home)")
 	flags.BoolVar(&f.detach, "detach", false, "print the job's ID and do not wait for it")
 	flags.BoolVar(&f.requeue, "requeue", false, "run it again, from its start, when a member is lost meanwhile")

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -79,6 +80,27 @@ func TestFlagsAfterTheCommandAreItsOwn(t *testing.T) {
 	}
 	if r := viaSocket(s).run(t, "run", "c1", "--rnaks", "2", "x"); r.code != cli.ExitUsage || !strings.Contains(r.err, "--rnaks") {
 		t.Errorf("unknown flag after the cluster: exit code %d: %s", r.code, r.err)
+	}
+}
+
+func TestVariablesOfAJobAreTakenAsTheyAre(t *testing.T) {
+	s := readySite(t)
+	want := map[string]string{
+		"URI": `<Interface name="eth1" priority="high"/>`, "FLAGS": "-x=1,-y=2", "LIST": "1,B=2", "QUOTED": `"a"`, "LINES": "a=1\nb=2", "EMPTY": "", "TWICE": "second",
+	}
+	args := []string{"run", "c1", "--detach", "--env", "TWICE=first"}
+	for name, value := range want {
+		args = append(args, "--env", name+"="+value)
+	}
+	if r := viaSocket(s).run(t, append(args, "x")...); r.code != 0 {
+		t.Fatalf("exit code %d: %s", r.code, r.err)
+	}
+	if got := s.AwaitJob(anyJob).Env; !maps.Equal(got, want) {
+		t.Errorf("the job has %q, want %q", got, want)
+	}
+	r := viaSocket(s).run(t, "run", "c1", "--env", "X", "x")
+	if want := `--env: "X" is not NAME=VALUE`; r.code != cli.ExitUsage || !strings.Contains(r.err, want) {
+		t.Errorf("a variable without a value: exit code %d: %s, want %s", r.code, r.err, want)
 	}
 }
 

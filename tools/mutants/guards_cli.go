@@ -3,6 +3,13 @@ package main
 // cliGuards: what the command line refuses or says before a user loses something.
 var cliGuards = []Mutant{
 	{
+		Guard:   "a job's variable is taken as it is, without reading commas and quotes",
+		File:    "internal/cli/variables.go",
+		Find:    `	name, value, ok := strings.Cut(text, "=")`,
+		Replace: `	name, value, ok := strings.Cut(strings.Trim(text, "\""), "=")`,
+		Test:    "./internal/cli TestVariablesOfAJobAreTakenAsTheyAre",
+	},
+	{
 		Guard:   "a home that holds files is not deleted without confirmation",
 		File:    "internal/cli/cluster_delete.go",
 		Find:    `	case usage.Empty():`,
