@@ -73,7 +73,7 @@ nodes whose agents have a --trunk-interface. The site's servers name the VLANs t
 			n, err = a.awaitNetwork(cmd.Context(), c, n)
 		}
 		if err != nil {
-			return err
+			return inFlags(err)
 		}
 		return out.print(a.Streams.Out, n, func(w io.Writer) { printNetwork(w, &n) })
 	}

@@ -1,12 +1,15 @@
 package cli
 
 import (
+	"errors"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
@@ -36,7 +39,7 @@ find them by DNS and in /etc/hosts, running members at once. Names of members an
 			return usage("nothing to change; give --add-record NAME=ADDRESS or --remove-record NAME")
 		}
 		if err := manifest.CheckNetworkRecords(change, nil); err != nil {
-			return usage("%v", err)
+			return usage("%v", recordFlags(err, set, remove))
 		}
 		c, err := a.client(0)
 		if err != nil {
@@ -44,11 +47,43 @@ find them by DNS and in /etc/hosts, running members at once. Names of members an
 		}
 		n, err := c.ChangeNetworkRecords(cmd.Context(), args[0], change)
 		if err != nil {
-			return err
+			return recordFlags(err, set, remove)
 		}
 		return out.print(a.Streams.Out, n, func(w io.Writer) { printNetwork(w, &n) })
 	}
 	return cmd
+}
+
+// recordFlags names the flags, as they were given, where an error names fields of a change.
+func recordFlags(err error, set, remove []string) error {
+	named := func(problems []api.FieldProblem) *manifest.Invalid {
+		renamed := &manifest.Invalid{}
+		for _, p := range problems {
+			flag, given := "--add-record", set
+			if strings.HasPrefix(p.Location, "remove") {
+				flag, given = "--remove-record", remove
+			}
+			_, rest, _ := strings.Cut(p.Location, "[")
+			index, _, _ := strings.Cut(rest, "]")
+			if i, err := strconv.Atoi(index); err == nil && i < len(given) {
+				flag += " " + given[i]
+			}
+			p.Location, p.Line = flag, 0
+			renamed.Problems = append(renamed.Problems, p)
+		}
+		return renamed
+	}
+	var invalid *manifest.Invalid
+	if errors.As(err, &invalid) {
+		return named(invalid.Problems)
+	}
+	var refused *client.Error
+	if !errors.As(err, &refused) || len(refused.Errors) == 0 {
+		return err
+	}
+	told := *refused
+	told.Detail = named(refused.Errors).Error()
+	return &told
 }
 
 // parseRecord reads NAME=ADDRESS[,ADDRESS...].
