@@ -160,10 +160,14 @@ func Forwards(texts []string) []fabric.Forward {
 	return ports
 }
 
-// WayOut returns which of a member's ports has a way out, so that a floating address can lead to it; -1 for none.
+// WayOut returns which of a member's ports has its default route, so that a floating address can lead to it; -1 for none. Answers from another
+// port would leave by this one, with an address that is not its own.
 func WayOut(a *api.Assignment, network func(uid string) *api.Network) int {
-	return slices.IndexFunc(a.Ports, func(p api.PortClaim) bool {
-		n := network(p.Network)
-		return n != nil && n.Egress
-	})
+	networks := make([]api.Network, len(a.Ports)) // one that is not known has no way out
+	for i := range a.Ports {
+		if n := network(a.Ports[i].Network); n != nil {
+			networks[i] = *n
+		}
+	}
+	return api.WayOut(networks)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 func TestAPoolIsRefusedThatNoHostCouldHaveOrThatSomethingElseHas(t *testing.T) {
@@ -65,6 +67,36 @@ func TestForwardedPortsAreWrittenInOneForm(t *testing.T) {
 	} {
 		if _, err := NormalPorts(strings.Split(tt.ports, ",")); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", tt.ports, err, tt.want)
+		}
+	}
+}
+
+func TestAnAddressLeadsToThePortWithTheDefaultRoute(t *testing.T) {
+	networks := map[string]*api.Network{
+		"own":     {UID: "own", Egress: true},
+		"closed":  {UID: "closed"},
+		"project": {UID: "project", Name: api.ProjectNetwork("out"), Egress: true},
+		"routed":  {UID: "routed", Name: api.ProjectNetwork("in"), Routed: true},
+	}
+	for _, c := range []struct {
+		ports []string
+		want  int
+	}{
+		{nil, -1},
+		{[]string{"closed", "routed"}, -1},
+		{[]string{"own"}, 0},
+		{[]string{"own", "routed"}, 0},
+		{[]string{"closed", "project"}, 1},
+		{[]string{"own", "project"}, 1},
+		{[]string{"project", "own"}, 0},
+		{[]string{"unknown", "own"}, 1},
+	} {
+		var a api.Assignment
+		for _, uid := range c.ports {
+			a.Ports = append(a.Ports, api.PortClaim{Network: uid})
+		}
+		if got := WayOut(&a, func(uid string) *api.Network { return networks[uid] }); got != c.want {
+			t.Errorf("with ports on %v: want port %d, got %d", c.ports, c.want, got)
 		}
 	}
 }
