@@ -268,6 +268,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 	}
 	w.checkObedience(a, epoch)
 	w.checkGuards(n, d)
+	w.checkFloating(n, d)
 	a.epoch, a.current = epoch, true
 	for i := range d.Members {
 		if a.isNew(&d.Members[i]) {
@@ -306,17 +307,18 @@ func (a *agent) obey(d *agentstream.Desired) {
 		a.jobs[j.RunID()] = j
 	}
 	n.term = max(n.term, d.Term)
-	n.networks, n.applied = map[int]nodeNetwork{}, epoch
+	networks := map[int]nodeNetwork{}
 	for i := range d.Networks {
-		net := nodeNetwork{ports: map[string]bool{}, remotes: map[remote]bool{}, groups: d.Networks[i].Groups}
+		net := nodeNetwork{ports: map[string]bool{}, remotes: map[remote]bool{}, groups: d.Networks[i].Groups, floating: n.floatingIn(&d.Networks[i])}
 		for _, p := range d.Networks[i].Ports {
 			net.ports[p.ID] = true
 		}
 		for _, r := range d.Networks[i].Remotes {
 			net.remotes[remote{r.Address, r.Peer.String()}] = true
 		}
-		n.networks[d.Networks[i].Index] = net
+		networks[d.Networks[i].Index] = net
 	}
+	n.networks, n.applied = networks, epoch
 	w.touched()
 	a.wake(0)
 }

@@ -184,6 +184,9 @@ func (w *world) checkNothingStored(m *mirror) {
 	if len(m.chunks)+len(m.quarantines) > 0 {
 		w.fail("end", "%v and %v are never removed", slices.Sorted(maps.Keys(m.chunks)), slices.Sorted(maps.Keys(m.quarantines)))
 	}
+	if len(m.addresses.now) > 0 {
+		w.fail("end", "addresses %v are never released", slices.Collect(maps.Keys(m.addresses.now)))
+	}
 	for uid, a := range m.ledger {
 		for _, kind := range spanKinds {
 			if a.rate[kind] != 0 || a.recorded[kind] != a.total[kind] {

@@ -224,10 +224,15 @@ func (w *world) settling() time.Duration {
 	return settling
 }
 
-// endAll deletes every cluster, after a look at where everything has come to rest.
+// endAll deletes every cluster, after a look at where everything has come to rest, and another one once addresses have changed.
 func (w *world) endAll() {
 	w.checkRest()
 	w.checkReachAtRest()
+	w.addressesAtRest(w.deleteAll)
+}
+
+// deleteAll deletes every cluster; addresses that lead to them stay.
+func (w *world) deleteAll() {
 	w.submitMany()
 	w.trace("everything is deleted")
 	w.over = true
@@ -235,7 +240,11 @@ func (w *world) endAll() {
 		w.delete(in.Name, in.UID)
 	}
 	w.endNetworks()
-	w.await(settling, w.nothingHeld, func() { w.await(settling, w.noneIsRemoved, w.hadAll) })
+	w.await(settling, w.nothingHeld, func() {
+		w.checkFloatingAtRest()
+		w.endAddresses()
+		w.await(settling, w.noneIsRemoved, w.hadAll)
+	})
 }
 
 // nothingHeld reports whether every cluster is gone, and everything it had.

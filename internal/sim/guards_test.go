@@ -35,6 +35,7 @@ const (
 	GuardUsage      Guard = "usage"          // usage is written in the commit that ends it
 	GuardHandedOver Guard = "handed over"    // a member that may run on another node stands still until its leader takes it back
 	GuardDeparture  Guard = "departure"      // an agent starts no member that it sent away, or may have
+	GuardWithdrawn  Guard = "withdrawn"      // a node has no floating address that it is no longer told of
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 

@@ -68,6 +68,8 @@ type mirror struct {
 	forgiven map[string]bool
 	ledger   map[string]*account
 	used     map[string]api.Quota // by project, when it was last checked
+	// addresses are the floating ones.
+	addresses addresses
 }
 
 // onNode is what a cluster has on a node.
@@ -84,7 +86,7 @@ func newMirror(w *world) *mirror {
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
 		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, saved: map[string]bool{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
-		ledger: map[string]*account{}, used: map[string]api.Quota{},
+		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(),
 	}
 }
 
@@ -192,6 +194,8 @@ func (m *mirror) put(op store.Op) {
 	case prefixNetwork:
 		putIn(w, m.networks, rest, op)
 		m.checkNetworks()
+	case prefixAddress:
+		m.putAddress(op)
 	case prefixProject:
 		putIn(w, m.projects, rest, op)
 	case prefixNodeSpan:

@@ -10,12 +10,13 @@ import (
 // projectNetworks are the networks that each project has.
 var projectNetworks = [...]string{"net", "more"}
 
-// makeNetworks makes two networks for each project, which last until all clusters are deleted. Those of all projects but one are routed.
+// makeNetworks makes two networks for each project, which last until all clusters are deleted. Those of all projects but one are routed; of that
+// one, the second has a way out.
 func (w *world) makeNetworks(repo *state.Repo) {
 	for _, project := range []string{api.DefaultProject, "lab", "class"} {
 		for _, name := range projectNetworks {
 			_, err := repo.CreateNetwork(w.ctx, api.NetworkIntent{
-				Name: state.NetworkIntentName(project, name), UID: name + "-" + project, Project: project, Routed: project != "class", CreatedAt: time.Now(),
+				Name: state.NetworkIntentName(project, name), UID: name + "-" + project, Project: project, Routed: project != "class", Egress: project == "class" && name == "more", CreatedAt: time.Now(),
 			})
 			w.must(err)
 		}

@@ -85,9 +85,10 @@ type remote struct {
 
 // nodeNetwork is a network as a node has it.
 type nodeNetwork struct {
-	ports   map[string]bool // assignments on this node that may talk
-	remotes map[remote]bool // members on other nodes that it talks to
-	groups  []fabric.Group  // security groups of ports on all nodes
+	ports    map[string]bool   // assignments on this node that may talk
+	remotes  map[remote]bool   // members on other nodes that it talks to
+	groups   []fabric.Group    // security groups of ports on all nodes
+	floating []fabric.Floating // floating addresses that lead to ports on this node
 }
 
 func newNode(w *world, record api.NodeRecord) *node {

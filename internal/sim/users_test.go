@@ -139,6 +139,8 @@ func (w *world) drawLife(i int) life {
 		l.lasts = longest // nobody deletes it, until everything is
 	}
 	w.drawJoins(in.Name, in.Spec.Groups)
+	w.drawEgress(&in)
+	l.intent = in
 	for range r.IntN(5) {
 		l.changes = append(l.changes, drawChange(r, min(l.lasts, 5*time.Minute)))
 	}
@@ -211,6 +213,7 @@ func (w *world) create(l life) {
 	w.scheduleSnapshots(in.Name, in.UID, l.lasts)
 	w.scheduleMoves(in.Name, in.UID, l.lasts)
 	w.scheduleResizes(in.Name, in.UID, l.lasts)
+	w.scheduleAddresses(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return
 	}
