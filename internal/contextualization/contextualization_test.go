@@ -89,8 +89,11 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 				{"web-0", "c3", netip.MustParseAddr("10.64.48.9")}, {"db-1", "c2", netip.MustParseAddr("10.64.48.4")}, {"db-0", "c2", netip.MustParseAddr("10.64.48.3")},
 			}
 			c.Records = []api.NetworkRecord{
-				{Name: "licence", Addresses: []string{"10.20.0.5", "fd00::5"}}, {Name: "db-0.c2", Addresses: []string{"192.0.2.1"}},
-				{Name: "c1-1", Addresses: []string{"192.0.2.2"}}, {Name: "licence", Addresses: []string{"10.20.0.5"}}, {Name: "c1-0.c1", Addresses: []string{"192.0.2.3"}},
+				{Name: "licence", Addresses: []string{"10.20.0.5", "fd00::5"}},
+				{Name: "db-0.c2", Addresses: []string{"192.0.2.1"}},
+				{Name: "c1-1", Addresses: []string{"192.0.2.2"}},
+				{Name: "licence", Addresses: []string{"10.20.0.5"}},
+				{Name: "c1-0.c1", Addresses: []string{"192.0.2.3"}},
 			}
 		}},
 		{"sharing", func(c *Cluster) {

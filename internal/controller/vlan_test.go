@@ -15,7 +15,9 @@ func TestEachVLANIsGivenOnce(t *testing.T) {
 		requested, want int
 		problem         string
 	}{
-		{0, 102, ""}, {103, 103, ""}, {102, 102, ""},
+		{0, 102, ""},
+		{103, 103, ""},
+		{102, 102, ""},
 		{100, 0, "VLAN 100 was given to another network by then"},
 		{101, 0, "VLAN 101 was given to another network by then"},
 		{104, 0, "VLAN 104 is not in the site's pool (100-103)"},

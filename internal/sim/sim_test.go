@@ -325,7 +325,8 @@ func checkSomeCoverage(t *testing.T, s Stats) {
 			t.Errorf("%d lives saw the event %q, which is common", s.Events[reason], reason)
 		}
 	}
-	for _, what := range []string{Power.String(), Cut.String(), LeaderCrash.String(), Usurp.String(), BMC.String(), "boots", "job started", "room for a cluster",
+	for _, what := range []string{
+		Power.String(), Cut.String(), LeaderCrash.String(), Usurp.String(), BMC.String(), "boots", "job started", "room for a cluster",
 		"address assigned", "address released", "address leads to a member", "address leads nowhere", "address followed its member",
 	} {
 		if s.Happened[what] < 10 {
