@@ -24,7 +24,7 @@ const lanes = 4
 // ofRequests are the marks that only a request comes by. Its second try does not: the leader, which goes to work at once, must not
 // die elsewhere before the request gets there.
 var ofRequests = []string{
-	"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-delete-request",
+	"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-records", "state.after-network-delete-request",
 	"state.after-security-group", "state.after-security-group-change", "state.after-security-group-delete",
 	"state.after-address", "state.after-address-change", "state.after-address-release",
 }
@@ -139,6 +139,7 @@ var acts = map[string][]string{
 	"unassign":    {"state.after-address-change", "node.after-floating-off", "node.after-connections"},
 	"release":     {"state.after-address-release"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
+	"records":     {"state.after-network-records"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
 	"job":         {"state.after-job", "controller.after-job"},
 	"scale up":    append([]string{"state.after-intent-change", "node.after-peer"}, beginning...),
@@ -173,6 +174,7 @@ func (l life) live() {
 		l.retry("network", "create", network, "--routed", "--no-wait")
 		l.waitNetwork(network, func(n api.NetworkStatus, err error) bool { return err == nil && n.Phase == api.NetworkReady })
 	})
+	l.act("records", func() { l.retry("network", "set", network, "--add-record", "licence=10.20.0.5") })
 	group := "guard-" + l.cluster
 	l.act("group", func() { l.retry("security-group", "create", group) })
 	l.act("create", func() {
