@@ -69,6 +69,7 @@ func guards() []Mutant {
 		wayoutGuards,
 		streamGuards,
 		simGuards,
+		simFloatingGuards,
 		measureGuards,
 	)
 }
