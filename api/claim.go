@@ -62,6 +62,8 @@ type DeviceClaim struct {
 	Class  string `json:"class"`
 	Device string `json:"device"`
 	Way    string `json:"way"`
+	// Part is which of several equal parts it is, such as "vf3" for the virtual function with index 3; empty where parts have no names.
+	Part string `json:"part,omitempty"`
 	// Takes is how much of the device's counters the part takes. It counts for quotas and usage, also when the device is no longer known.
 	Takes map[string]int64 `json:"takes"`
 }
@@ -86,6 +88,10 @@ type PortClaim struct {
 	// Address is the member's in that network. MAC is the address of its interface, locally administered (IEEE 802c).
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
+	// GUID is the port GUID on InfiniBand, 16 hexadecimal digits such as 0e6d000000000003; empty elsewhere.
+	GUID string `json:"guid,omitempty"`
+	// Limited: on InfiniBand, the port reaches full members of the partition only (InfiniBand Architecture Specification 1.2.1, 10.9.3).
+	Limited bool `json:"limited,omitempty"`
 	// SecurityGroups are the names of the port's security groups within the cluster's project, as its group named them when it was placed.
 	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Quality is the port's quality of service, as its group asked for it when it was placed.
@@ -93,6 +99,8 @@ type PortClaim struct {
 	// Device is the node's port that it is, or is on. Fabric and At are where that is connected; the fabric must prove the port clean too. All are
 	// empty for a port that only the node knows of.
 	Device string `json:"device,omitempty"`
+	// Part is the part of Device that it is, or is on, as in the DeviceClaim; empty for the whole port.
+	Part   string `json:"part,omitempty"`
 	Fabric string `json:"fabric,omitempty"`
 	At     string `json:"at,omitempty"`
 }

@@ -6,6 +6,8 @@ type Device struct {
 	ID       string `json:"id"`
 	Class    string `json:"class"`
 	NUMANode int    `json:"numa_node"`
+	// Cell is the cell of the fabric that the device's port is connected to; empty for a device without a port.
+	Cell string `json:"cell,omitempty"`
 	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
 	// Ways are the ways to hand out the device, by name.
@@ -26,6 +28,8 @@ type DeviceRequest struct {
 	Class string `json:"class"`
 	Way   string `json:"way"`
 	Count int    `json:"count,omitempty"`
+	// Cell limits the devices to those connected to that cell; empty: any will do.
+	Cell string `json:"cell,omitempty"`
 	// Remote lets the parts lie on other nodes than the member.
 	Remote bool `json:"remote,omitempty"`
 }

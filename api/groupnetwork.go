@@ -17,9 +17,25 @@ type GroupNetwork struct {
 	Address string `json:"address,omitempty"`
 	// SecurityGroups are the security groups of the ports, by their names in the cluster's project. Ports without one are not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
+	// Interface is what each port is: veth, virtio, macvtap, vf or pf. "" is veth for containers and virtio for virtual machines.
+	Interface Interface `json:"interface,omitempty"`
+	// Limited gives the ports limited membership of an InfiniBand partition: they reach full members only.
+	Limited bool `json:"limited,omitempty"`
 	// Quality is the quality of service of each of the ports.
 	Quality
 }
+
+// Interface is what a member's port is, as users write it.
+type Interface string
+
+// The interfaces that users can ask for.
+const (
+	InterfaceVeth    Interface = "veth"
+	InterfaceVirtio  Interface = "virtio"
+	InterfaceMACVTAP Interface = "macvtap"
+	InterfaceVF      Interface = "vf"
+	InterfacePF      Interface = "pf"
+)
 
 // String writes the network on one line: NAME=ADDRESS[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
 func (n GroupNetwork) String() string {
@@ -50,7 +66,7 @@ type groupNetwork GroupNetwork
 
 // MarshalJSON writes the name alone if nothing else is chosen.
 func (n GroupNetwork) MarshalJSON() ([]byte, error) {
-	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Quality == (Quality{}) {
+	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Interface == "" && !n.Limited && n.Quality == (Quality{}) {
 		return json.Marshal(n.Name)
 	}
 	return json.Marshal(groupNetwork(n))

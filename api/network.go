@@ -16,6 +16,28 @@ const TechnologyVXLAN Technology = "vxlan"
 // TechnologyVLAN is Ethernet with a tag (IEEE 802.1Q), on the trunk interfaces of the nodes that have ports of the network.
 const TechnologyVLAN Technology = "vlan"
 
+// TechnologyInfiniBand is a partition of an InfiniBand fabric, made by the fabric's subnet manager.
+const TechnologyInfiniBand Technology = "infiniband"
+
+// The partition keys that a network can have, without the membership bit 0x8000. 0 is invalid, 0x7fff is the default partition, in which subnet
+// management is done (InfiniBand Architecture Specification 1.2.1, 10.9).
+const (
+	MinPKey = 0x0001
+	MaxPKey = 0x7ffe
+)
+
+// Partition is how an InfiniBand partition carries IP.
+type Partition struct {
+	// IPoIB makes the subnet manager create the partition's broadcast group (RFC 4391).
+	IPoIB bool `json:"ipoib,omitempty"`
+	// MTUBytes is that of the broadcast group: 256, 512, 1024, 2048 or 4096; 0: the subnet manager's default.
+	MTUBytes int `json:"mtu_bytes,omitempty"`
+	// RateGbps is the least rate of a port that may join, in Gbit/s, such as 10 or 100; 0: the subnet manager's default.
+	RateGbps int `json:"rate_gbps,omitempty"`
+	// ServiceLevel is 0 to 15.
+	ServiceLevel int `json:"service_level,omitempty"`
+}
+
 // The VLAN IDs that a network can have (IEEE 802.1Q, table 9-2: 0 and 4095 are reserved).
 const (
 	MinVLAN = 1
@@ -41,6 +63,11 @@ type NetworkIntent struct {
 	// Technology is empty for TechnologyVXLAN. VLAN is the requested VLAN ID; 0: any of the site's pool.
 	Technology Technology `json:"technology,omitempty"`
 	VLAN       int        `json:"vlan,omitempty"`
+	// Cell is the requested cell; "": any that has the technology. PKey is the requested partition key of an InfiniBand network; 0: any of the
+	// site's pool. Partition is of an InfiniBand network.
+	Cell      string    `json:"cell,omitempty"`
+	PKey      int       `json:"pkey,omitempty"`
+	Partition Partition `json:"partition,omitzero"`
 	// Records are names of the project's own, by name.
 	Records []NetworkRecord `json:"records,omitempty"`
 	// MTU was chosen, in bytes; 0: what the underlay leaves.
@@ -66,6 +93,12 @@ type Network struct {
 	Index int `json:"index"`
 	// VLAN is the VLAN ID of a network on a VLAN, unique among those of a site; 0 for others.
 	VLAN int `json:"vlan,omitempty"`
+	// Cell is the cell of the fabric that carries the network; empty for the nodes' data network.
+	Cell string `json:"cell,omitempty"`
+	// PKey is the partition key of a network on InfiniBand, without the membership bit 0x8000, unique in its cell; 0 for others.
+	PKey int `json:"pkey,omitempty"`
+	// Partition is how the partition carries IP.
+	Partition Partition `json:"partition,omitzero"`
 	// Prefix is its subnet. Gateway is the subnet's first host.
 	Prefix  netip.Prefix `json:"prefix"`
 	Gateway netip.Addr   `json:"gateway"`

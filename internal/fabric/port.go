@@ -22,8 +22,22 @@ type Port struct {
 	MAC     string     `json:"mac"`
 	// Interface is the name of the member's end, where the member's end has a name.
 	Interface string `json:"interface,omitempty"`
+	// Function is the adapter's part that the port is, or is on; zero for ports that only the node's kernel makes.
+	Function Function `json:"function,omitzero"`
 	// Quality is the port's quality of service.
 	api.Quality
+}
+
+// Function is a whole port of an adapter, or a virtual function of it. Its traffic never passes the node's bridges: the adapter's embedded switch, or
+// the fabric's subnet manager, keeps it in its network.
+type Function struct {
+	// Kind is PortVF, PortPF or PortMACVTAP.
+	Kind api.PortKind `json:"kind"`
+	// Device and Part are those of the DeviceClaim; Part is empty for a whole port.
+	Device string `json:"device"`
+	Part   string `json:"part,omitempty"`
+	// GUID is the port GUID on InfiniBand, empty elsewhere.
+	GUID string `json:"guid,omitempty"`
 }
 
 // Shaped reports whether the node has to act on the port's packets for its quality of service.

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/nearmetal/nearmetal/api"
+
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
@@ -19,7 +21,9 @@ import (
 type Network struct {
 	// Number is how the fabric knows the network: a partition key, without its membership bit, or a VLAN.
 	Number int
-	Ports  []Port
+	// Partition is how an InfiniBand partition carries IP; zero on other fabrics.
+	Partition api.Partition
+	Ports     []Port
 }
 
 // Port is one member's end of a network, as the fabric sees it.
