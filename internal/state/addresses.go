@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
@@ -125,7 +124,7 @@ func (r *Repo) withoutAddresses(ctx context.Context, project string) error {
 		}
 	}
 	if len(names) > 0 {
-		return fmt.Errorf("project %q is %w by floating addresses (%s); release them first", project, ErrInUse, strings.Join(names[:min(len(names), 3)], ", "))
+		return fmt.Errorf("project %q is %w by %s; release %s first", project, ErrInUse, several(names, "floating address"), them(names))
 	}
 	return nil
 }

@@ -152,7 +152,7 @@ func (r *Repo) unjoined(ctx context.Context, n *api.NetworkIntent) error {
 		}
 	}
 	if len(users) > 0 {
-		return fmt.Errorf("network %q is %w by %s; delete them first", n.Name, ErrInUse, several(users, "cluster"))
+		return fmt.Errorf("network %q is %w by %s; delete %s first", n.Name, ErrInUse, several(users, "cluster"), them(users))
 	}
 	return nil
 }

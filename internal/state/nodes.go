@@ -80,7 +80,18 @@ func several(names []string, what string) string {
 	case len(names) > shown:
 		list += ", ..."
 	}
+	if strings.HasSuffix(what, "s") {
+		what += "e"
+	}
 	return fmt.Sprintf("%d %ss (%s)", len(names), what, list)
+}
+
+// them is the pronoun for what several counts.
+func them(names []string) string {
+	if len(names) == 1 {
+		return "it"
+	}
+	return "them"
 }
 
 // Nodes returns all nodes, by name.

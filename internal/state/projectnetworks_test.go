@@ -56,7 +56,7 @@ func TestANetworkIsNotDeletedWhileAClusterNamesIt(t *testing.T) {
 		w.reach(w.repo.CreateNetwork(ctx, netIntent("default", "lab")))
 		w.reach(w.repo.CreateCluster(ctx, onNetworks("c2", "project/lab")))
 		_, err := w.repo.RequestNetworkDelete(ctx, "lab", now)
-		if !errors.Is(err, state.ErrInUse) || !strings.Contains(err.Error(), "1 cluster (c2)") {
+		if !errors.Is(err, state.ErrInUse) || !strings.HasSuffix(err.Error(), "1 cluster (c2); delete it first") {
 			t.Errorf("a network that c2 names is to be deleted: %v", err)
 		}
 		w.reach(w.repo.CreateNetwork(ctx, netIntent("default", "free")))

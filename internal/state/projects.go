@@ -103,7 +103,7 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 		}
 	}
 	if len(clusters) > 0 {
-		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(clusters, "cluster"))
+		return fmt.Errorf("project %q is %w by %s; delete %s first", project, ErrInUse, several(clusters, "cluster"), them(clusters))
 	}
 	networks, err := list[api.NetworkIntent](ctx, r, prefixNetIntent)
 	if err != nil {
@@ -115,7 +115,7 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 		for i := range networks {
 			names[i] = networks[i].Name
 		}
-		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(names, "network"))
+		return fmt.Errorf("project %q is %w by %s; delete %s first", project, ErrInUse, several(names, "network"), them(names))
 	}
 	if err := r.withoutGroups(ctx, project); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 		}
 	}
 	if len(tokens) > 0 {
-		return fmt.Errorf("project %q is %w by %s; revoke them first", project, ErrInUse, several(tokens, "token"))
+		return fmt.Errorf("project %q is %w by %s; revoke %s first", project, ErrInUse, several(tokens, "token"), them(tokens))
 	}
 	return nil
 }

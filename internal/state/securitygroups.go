@@ -115,7 +115,7 @@ func (r *Repo) unnamed(ctx context.Context, g *api.SecurityGroup) error {
 		}
 	}
 	if len(clusters) > 0 {
-		return fmt.Errorf("security group %q is %w by %s; delete them first", ownName(g.Name), ErrInUse, several(clusters, "cluster"))
+		return fmt.Errorf("security group %q is %w by %s; delete %s first", ownName(g.Name), ErrInUse, several(clusters, "cluster"), them(clusters))
 	}
 	all, err := list[api.SecurityGroup](ctx, r, prefixSecurityGroup)
 	if err != nil {
@@ -170,7 +170,7 @@ func (r *Repo) withoutGroups(ctx context.Context, project string) error {
 		}
 	}
 	if len(names) > 0 {
-		return fmt.Errorf("project %q is %w by %s; delete them first", project, ErrInUse, several(names, "security group"))
+		return fmt.Errorf("project %q is %w by %s; delete %s first", project, ErrInUse, several(names, "security group"), them(names))
 	}
 	return nil
 }
