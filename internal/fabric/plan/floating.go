@@ -58,10 +58,9 @@ const floatingSets = `	set floating {
 `
 
 // floatingChains translate what comes for floating addresses, and say what of it goes on: everything of networks with egress, replies included, and
-// from outside what doesn't pretend to come from a member. New connections pass the limit of the project at either end first.
+// from outside what doesn't pretend to come from a member. Members of networks without egress are pinned to addresses of tenants, too. New connections pass the limit of the project at either end first.
 const floatingChains = `	chain floated {
 		iifname @egress accept
-		iifname "nmbr*" drop
 		ip saddr @tenants drop
 		accept
 	}
@@ -194,7 +193,7 @@ func addFloating(networks []fabric.Network, seen Observed, inet map[string][]str
 	for _, set := range []string{"floating", "floating_pool", "floated", "tenants", "announced", "leaving", "floating_in", "floating_out", "forwards", "projects"} {
 		inet[set] = nil
 	}
-	tenants, pool := []netip.Prefix{alwaysProtected[0]}, []netip.Prefix{}
+	tenants, pool := []netip.Prefix{fabric.Tenants()}, []netip.Prefix{}
 	for _, n := range networks {
 		tenants = append(tenants, n.Prefix)
 		pool = append(pool, n.FloatingPool...)

@@ -143,10 +143,19 @@ func bridgeText(networks []fabric.Network) string {
 		{"\t\toifname vmap @guards_in\n\t\toifname \"nmvx*\" goto leaving", forward6},
 		{"\t\tip protocol 2 igmp type membership-query accept\n", output6},
 	} {
-		at := strings.Index(text, part.before)
-		text = text[:at] + part.insert + text[at:]
+		text = insertBefore(text, part.before, part.insert)
 	}
 	return text
+}
+
+// insertBefore inserts rules at the one place of a table's text that starts with these words. Any other number of such places is a mistake in the
+// fixed texts: the rules would be in force where nobody expects them.
+func insertBefore(text, place, rules string) string {
+	before, after, _ := strings.Cut(text, place)
+	if count := strings.Count(text, place); count != 1 {
+		panic(fmt.Sprintf("rules for IPv6 belong before %q, which is in the text of the bridges' table %d times; want once", place, count))
+	}
+	return before + rules + place + after
 }
 
 // inetText returns rules of the node's own stack, with the pins of IPv6 frames out of tunnels if there are any. Their set is in inet then.

@@ -239,21 +239,6 @@ const inetEgressRules = `table inet nm {
 }
 `
 
-// alwaysProtected can't be reached through egress whatever the node's configuration: the pool of tenant subnets, and
-// link-local addresses (RFC 3927), where clouds keep their metadata services.
-var alwaysProtected = []netip.Prefix{
-	netip.MustParsePrefix("10.64.0.0/10"),
-	netip.MustParsePrefix("127.0.0.0/8"),
-	netip.MustParsePrefix("169.254.0.0/16"),
-}
-
-// privateRanges don't lead to the world, so members reach them only where the operator opens them: the special-purpose addresses that are not
-// globally reachable (RFC 6890), without those for documentation, which lead nowhere.
-var privateRanges = []string{
-	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24", "192.168.0.0/16",
-	"198.18.0.0/15", "224.0.0.0/3",
-}
-
 // Table is one nftables table: its text without set elements (as skeleton writes it), and the elements by set or map, sorted. Sets that
 // packets fill have no elements here.
 type Table struct {
@@ -343,8 +328,11 @@ func macNumber(mac string) string {
 // addEgressElements adds what egress as a whole needs.
 func addEgressElements(cfg Config, networks []fabric.Network, seen Observed, inet map[string][]string) {
 	inet["egress"], inet["switched"] = nil, nil
-	inet["private"], inet["open"] = slices.Clone(privateRanges), nil
-	protected, open := slices.Concat(alwaysProtected, cfg.Protected), []netip.Prefix{}
+	inet["private"], inet["open"] = nil, nil
+	for _, prefix := range fabric.PrivateRanges() {
+		inet["private"] = append(inet["private"], prefix.String())
+	}
+	protected, open := slices.Concat(fabric.ProtectedRanges(), cfg.Protected), []netip.Prefix{}
 	if seen.Underlay.IsValid() {
 		protected = append(protected, seen.Underlay)
 	}
