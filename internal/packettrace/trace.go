@@ -1,8 +1,8 @@
-// Package packettrace follows the first packet of a connection between two ports of a network, hop by hop, and names the rule that lets the packet
-// pass or stops it.
+// Package packettrace follows the first packet of a connection hop by hop, and names the rule that lets the packet pass or stops it: between two
+// ports of a network or of two routed ones (Follow), to the outside (FollowOut), and to a floating address (FollowIn, FollowFloating).
 //
 // The package is pure. It evaluates the desired networks of both nodes, and never the kernel: an audit reports whether the kernel differs.
-// It repeats what package fabric/plan renders as rules; a test of package fabric/node compares both by real packets. Start with Follow.
+// It repeats what package fabric/plan renders as rules; tests of package fabric/node compare both by real packets. Start with Follow.
 package packettrace
 
 import (
@@ -25,6 +25,9 @@ type End struct {
 	Underlay netip.Addr
 	// Network is the network as the node should have it.
 	Network fabric.Network
+	// Beyond is the network at the packet's other end as this node should have it, if it is another network. It is zero if the node should not
+	// have it.
+	Beyond fabric.Network
 }
 
 // Packet is the first packet of a connection, whole and without IP options.
@@ -55,11 +58,15 @@ const (
 	Pins         Place = "pins"
 	GroupsOut    Place = "security groups (out)"
 	Bridge       Place = "bridge"
+	Routing      Place = "routing"
 	Tunnel       Place = "tunnel"
 	TunnelPins   Place = "pins of the tunnel"
 	GroupsIn     Place = "security groups (in)"
 	ReceiverPort Place = "receiver's port"
 	NodeItself   Place = "node"
+	Egress       Place = "egress"
+	Uplink       Place = "uplink"
+	Translation  Place = "address translation"
 )
 
 // maxRulesListed is how many rules a text lists.
@@ -98,41 +105,6 @@ func follow(way walk) Path {
 	return path
 }
 
-// FollowOut follows a packet from a port to an address that no port of the network has.
-func FollowOut(from End, to netip.Addr, p Packet) Path {
-	way := walk{from: from, to: End{Port: fabric.Port{Address: to}}, packet: p, six: to.Is6()}
-	hops := way.until(way.port, way.pins, way.groupsOut)
-	if Passes(hops) {
-		hops = append(hops, leave(from, to, p))
-	}
-	return Path{Request: hops}
-}
-
-// leave is the hop of a packet whose receiver is no port.
-func leave(from End, to netip.Addr, p Packet) Hop {
-	n := from.Network
-	hop := Hop{Node: from.Node, Place: Bridge}
-	switch {
-	case to.Is6() && n.HasIPv6() && n.Prefix6.Contains(to):
-		hop.Detail = fmt.Sprintf("no port of the network has %v", to)
-	case to.Is6():
-		hop.Detail = fmt.Sprintf("%v is outside of the network, and IPv6 stays within it", to)
-	case to == n.Gateway && p.Protocol == securitygroup.UDP && (p.Port == 53 || p.Port == 67):
-		return Hop{from.Node, NodeItself, true, fmt.Sprintf("%v is the gateway, where the node answers DHCP and DNS", to)}
-	case to == n.Gateway:
-		hop.Detail = fmt.Sprintf("%v is the gateway, where the node answers nothing but DHCP and DNS", to)
-	case n.Prefix.Contains(to):
-		hop.Detail = fmt.Sprintf("no port of the network has %v", to)
-	case n.Routed && n.Pool.Contains(to):
-		return Hop{from.Node, NodeItself, true, fmt.Sprintf("%v is outside of subnet %v: the node routes to it, if a member on another routed network of the project has it", to, n.Prefix)}
-	case !n.Egress:
-		hop.Detail = fmt.Sprintf("%v is outside of subnet %v, and the network has no egress", to, n.Prefix)
-	default:
-		return Hop{from.Node, NodeItself, true, fmt.Sprintf("%v is outside of subnet %v: the node translates the source address, unless the site protects that address", to, n.Prefix)}
-	}
-	return hop
-}
-
 // walk is one packet on its way. An answer bears the ports of the packet the other way round.
 type walk struct {
 	from, to End
@@ -147,14 +119,18 @@ func (w walk) hops(answer bool) []Hop {
 	if answer {
 		out, in = w.answerOut, w.answerIn
 	}
-	if w.from.Node == w.to.Node {
-		return w.until(w.port, w.pins, out, w.bridge, in, w.arrival)
+	way := []func() Hop{w.port, w.pins, out, w.bridge}
+	if w.routed() {
+		way = []func() Hop{w.port, w.pins, out, w.gateway, w.routing}
 	}
-	return w.until(w.port, w.pins, out, w.bridge, w.tunnel, w.tunnelPins, in, w.arrival)
+	if w.from.Node != w.to.Node {
+		way = append(way, w.tunnel, w.tunnelPins)
+	}
+	return until(append(way, in, w.arrival)...)
 }
 
 // until returns the hops up to the first that stops the packet.
-func (w walk) until(places ...func() Hop) []Hop {
+func until(places ...func() Hop) []Hop {
 	var hops []Hop
 	for _, place := range places {
 		hop := place()
@@ -213,17 +189,21 @@ func (w walk) bridge() Hop {
 }
 
 func (w walk) tunnel() Hop {
-	peers := w.from.Network.Peers()
+	network := w.carrier()
+	peers := network.Peers()
 	if !slices.Contains(peers, w.to.Underlay) {
 		return Hop{w.from.Node, Tunnel, false, fmt.Sprintf("%s (%v) is not a peer of this node; its peers: %v", w.to.Node, w.to.Underlay, peers)}
 	}
-	if w.from.Network.OnVLAN() {
-		return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VLAN %d, by the trunks of %s and %s", w.from.Network.VLAN, w.from.Node, w.to.Node)}
+	if network.OnVLAN() {
+		return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VLAN %d, by the trunks of %s and %s", network.VLAN, w.from.Node, w.to.Node)}
 	}
-	return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VXLAN %d from %v to %v", w.from.Network.Index, w.from.Underlay, w.to.Underlay)}
+	return Hop{w.from.Node, Tunnel, true, fmt.Sprintf("VXLAN %d from %v to %v", network.Index, w.from.Underlay, w.to.Underlay)}
 }
 
 func (w walk) tunnelPins() Hop {
+	if w.routed() {
+		return w.routedPins()
+	}
 	from := fabric.Remote{Peer: w.from.Underlay, Address: w.from.Port.Address, MAC: fabric.NormalMAC(w.from.Port.MAC)}
 	behind := func(r fabric.Remote) bool { r.MAC, r.Key = fabric.NormalMAC(r.MAC), ""; return r == from }
 	text := fmt.Sprintf("%s behind %s: source %v and %s from %v", w.from.Member, w.from.Node, w.addressOf(w.from), from.MAC, from.Peer)

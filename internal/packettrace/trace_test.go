@@ -23,8 +23,8 @@ func pair(t *testing.T, web, ops []string) (one, two End) {
 	port := func(id, address, mac string) fabric.Port {
 		return fabric.Port{ID: id, Address: netip.MustParseAddr(address), MAC: mac}
 	}
-	one = End{"one-0", port("a", "10.64.128.2", "02:6E:00:01:00:02"), "n1", peerOne, n}
-	two = End{"two-0", port("b", "10.64.128.3", "02:6e:00:01:00:03"), "n2", peerTwo, n}
+	one = End{Member: "one-0", Port: port("a", "10.64.128.2", "02:6E:00:01:00:02"), Node: "n1", Underlay: peerOne, Network: n}
+	two = End{Member: "two-0", Port: port("b", "10.64.128.3", "02:6e:00:01:00:03"), Node: "n2", Underlay: peerTwo, Network: n}
 	var groups []fabric.Group
 	for _, g := range []struct {
 		id    string
@@ -175,17 +175,6 @@ func TestAMessageWithoutAnAnswerHasNoReply(t *testing.T) {
 	}
 }
 
-func TestAPacketToARoutedNetworkIsTheNodesToRoute(t *testing.T) {
-	for to, want := range map[string]bool{"10.65.0.9": true, "192.0.2.1": false} {
-		one, _ := pair(t, nil, nil)
-		one.Network.Routed, one.Network.Pool = true, netip.MustParsePrefix("10.64.0.0/10")
-		path := FollowOut(one, netip.MustParseAddr(to), ssh)
-		if last := path.Request[len(path.Request)-1]; last.Passes != want || want != strings.Contains(last.Detail, "the node routes to it") {
-			t.Errorf("to %s: got %+v, want that it passes: %t", to, last, want)
-		}
-	}
-}
-
 func TestAPacketToNoPortEndsWhereTheNodeTakesOrDropsIt(t *testing.T) {
 	for _, tt := range []struct {
 		to     string
@@ -200,7 +189,7 @@ func TestAPacketToNoPortEndsWhereTheNodeTakesOrDropsIt(t *testing.T) {
 		{"10.64.128.1", Packet{securitygroup.UDP, 53}, false, nil, true, "the node answers DHCP and DNS"},
 		{"10.64.128.1", Packet{securitygroup.UDP, 53}, false, []string{"out tcp 1 to 10.0.0.0/8"}, true, "the node answers DHCP and DNS"},
 		{"192.0.2.1", ssh, false, nil, false, "the network has no egress"},
-		{"192.0.2.1", ssh, true, nil, true, "the node translates the source address"},
+		{"192.0.2.1", ssh, true, nil, true, "the source becomes that of the node on its uplink"},
 		{"192.0.2.1", ssh, true, []string{"out tcp 22 to 10.0.0.0/8"}, false, "allows tcp 22 to 192.0.2.1"},
 	} {
 		one, _ := pair(t, tt.rules, nil)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -167,7 +168,7 @@ func (h *Homes) HomeUsage(_ context.Context, node, memberID string) (api.HomeUsa
 type Networks struct {
 	mu      sync.Mutex
 	reports map[string]agentstream.NetworkReport
-	desired map[string]fabric.Network
+	desired map[string][]fabric.Network
 	counts  map[string]api.PortCounters
 }
 
@@ -185,14 +186,15 @@ func (n *Networks) PortCounters(string) map[string]api.PortCounters {
 	return n.counts
 }
 
-// Set is what a node finds of each network, and how it should have it; without a report, its agent is not connected.
+// Set is what a node finds of each network, and how it should have one; without a report, its agent is not connected.
 func (n *Networks) Set(node string, desired fabric.Network, report *agentstream.NetworkReport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.desired == nil {
-		n.desired, n.reports = map[string]fabric.Network{}, map[string]agentstream.NetworkReport{}
+		n.desired, n.reports = map[string][]fabric.Network{}, map[string]agentstream.NetworkReport{}
 	}
-	n.desired[node] = desired
+	others := slices.DeleteFunc(n.desired[node], func(other fabric.Network) bool { return other.Index == desired.Index })
+	n.desired[node] = append(others, desired)
 	if report != nil {
 		n.reports[node] = *report
 	}
@@ -213,8 +215,12 @@ func (n *Networks) CheckNetwork(_ context.Context, node string, _ int, _ uint64)
 func (n *Networks) DesiredNetwork(node string, network int) (fabric.Network, bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	desired, ok := n.desired[node]
-	return desired, ok && desired.Index == network, nil
+	for _, desired := range n.desired[node] {
+		if desired.Index == network {
+			return desired, true, nil
+		}
+	}
+	return fabric.Network{}, false, nil
 }
 
 // Hosts stands for the agents that check hosts.
