@@ -1,0 +1,127 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Functions hands out the functions of a node's adapters, one owner at a time. Drivers use it; the agent wires package fabric/node/sriov.
+//
+// All calls may be repeated. Each carries its owner, and changes nothing where a function has another. An error of these is one of
+// ErrFunctionHeld, ErrFunctionOutdated, ErrFunctionQuarantined, ErrFunctionUnfit and ErrNoFunction, or says what else failed, which a
+// repetition may get right.
+type Functions interface {
+	// Assign makes the function the owner's, and sets it up. It returns ErrFunctionHeld while another owner's is not released.
+	Assign(ctx context.Context, owner FunctionOwner, f Function, s FunctionSettings) (FunctionState, error)
+	// Bind gives the owner's function to a driver: DriverVFIO, or DriverNative for the one that makes it a network interface of this node.
+	// ErrFunctionUnfit reports that the node can't, such as for want of an IOMMU.
+	Bind(ctx context.Context, owner FunctionOwner, f Function, driver string) (FunctionState, error)
+	// Look returns where the owner's function is now. Names of network interfaces change with each Bind, so callers never keep one.
+	Look(ctx context.Context, owner FunctionOwner, f Function) (FunctionState, error)
+	// Reset resets the owner's function, and gives it its settings again. Nothing may use it meanwhile.
+	Reset(ctx context.Context, owner FunctionOwner, f Function) error
+	// Release takes the function from its driver, resets it and restores its defaults. It returns nil once all of that is read back, and at once
+	// for an owner that does not hold the function: a late release never touches the next owner's.
+	Release(ctx context.Context, owner FunctionOwner, f Function) error
+}
+
+// The drivers that Bind knows by a role. Any other name is a driver of the kernel's PCI bus.
+const (
+	// DriverVFIO hands functions to virtual machines.
+	DriverVFIO = "vfio-pci"
+	// DriverNative stands for the driver that belongs to the adapter, such as igbvf.
+	DriverNative = ""
+)
+
+// Errors of Functions.
+var (
+	// ErrNoFunction reports that the node has no such function.
+	ErrNoFunction = errors.New("no such function")
+	// ErrFunctionHeld reports that another owner holds the function, or somebody who is not Nearmetal.
+	ErrFunctionHeld = errors.New("the function is held by another owner")
+	// ErrFunctionOutdated reports that the caller's order is older than one that was carried out.
+	ErrFunctionOutdated = errors.New("the order is outdated")
+	// ErrFunctionQuarantined reports that the adapter did not answer in time, and is left alone until the node reboots or an operator says otherwise.
+	ErrFunctionQuarantined = errors.New("the adapter is quarantined")
+	// ErrFunctionUnfit reports that the adapter, its driver or the node can't do what is asked for.
+	ErrFunctionUnfit = errors.New("the function can't be used like this")
+)
+
+// FunctionOwner is who holds a function.
+type FunctionOwner struct {
+	// Assignment is the ID of the assignment. Generation is that of its cluster; an order of a lower one than was seen is refused.
+	Assignment string `json:"assignment"`
+	Generation int64  `json:"generation"`
+}
+
+// FunctionLink is the link state that a virtual function sees.
+type FunctionLink string
+
+// The link states of virtual functions (linux/if_link.h, IFLA_VF_LINK_STATE).
+const (
+	FunctionLinkAuto FunctionLink = "auto" // that of the adapter's port
+	FunctionLinkUp   FunctionLink = "enable"
+	FunctionLinkDown FunctionLink = "disable"
+)
+
+// FunctionSettings are what an adapter is told about a function. The zero value, but for SpoofCheck, is that of a function without an owner.
+type FunctionSettings struct {
+	// MAC is the address on Ethernet. GUID is the port's on InfiniBand, 16 hexadecimal digits; the node's GUID is the same.
+	MAC  string `json:"mac,omitempty"`
+	GUID string `json:"guid,omitempty"`
+	// VLAN is the tag that the adapter adds and takes away; 0: none.
+	VLAN int `json:"vlan,omitempty"`
+	// PKey is the partition key without its membership bit; 0: none. Limited leaves the bit off.
+	PKey    int  `json:"pkey,omitempty"`
+	Limited bool `json:"limited,omitempty"`
+	// MinMbps and MaxMbps bound what the function sends, in Mbit/s; 0: no bound.
+	MinMbps int `json:"min_mbps,omitempty"`
+	MaxMbps int `json:"max_mbps,omitempty"`
+	// Trusted functions may change their own MAC and be promiscuous. SpoofCheck drops what they send from other addresses.
+	Trusted    bool         `json:"trusted,omitempty"`
+	SpoofCheck bool         `json:"spoof_check,omitempty"`
+	Link       FunctionLink `json:"link,omitempty"`
+}
+
+// FunctionState is where a function is on its node now.
+type FunctionState struct {
+	// PCI is its address, such as 0000:3b:10.2. Driver is the kernel's driver of it, empty for none.
+	PCI    string
+	Driver string
+	// IOMMUGroup is the number of its group, such as "17": /dev/vfio/17; empty without an IOMMU.
+	IOMMUGroup string
+	// Interface and RDMA are the names of its network interface and RDMA device, empty where it has none at the moment.
+	Interface string
+	RDMA      string
+	NUMANode  int
+}
+
+// partPrefix begins the names of parts that are virtual functions.
+const partPrefix = "vf"
+
+// Part returns the name of the virtual function with an index of the kernel, such as vf3.
+func Part(index int) string { return partPrefix + strconv.Itoa(index) }
+
+// Index returns the number that the kernel gives the virtual function, and -1 for the whole port.
+func (f Function) Index() (int, error) {
+	if f.Part == "" {
+		return -1, nil
+	}
+	digits, found := strings.CutPrefix(f.Part, partPrefix)
+	n, err := strconv.Atoi(digits)
+	if !found || err != nil || n < 0 || Part(n) != f.Part {
+		return 0, fmt.Errorf("%q is no part of adapter %s: virtual functions are named like vf3", f.Part, f.Device)
+	}
+	return n, nil
+}
+
+// String names the function for people.
+func (f Function) String() string {
+	if f.Part == "" {
+		return "adapter " + f.Device
+	}
+	return f.Part + " of adapter " + f.Device
+}
