@@ -38,7 +38,8 @@ func (m *Manager) SetCount(ctx context.Context, pf string, n int) error {
 		return err
 	}
 	if present == n {
-		return b.noProbe()
+		_, tidied := m.tidy(ctx, pf, n)
+		return errors.Join(b.noProbe(), tidied)
 	}
 	if err := m.unused(b, pf, present); err != nil {
 		return err
@@ -46,7 +47,11 @@ func (m *Manager) SetCount(ctx context.Context, pf string, n int) error {
 	if err := b.noProbe(); err != nil {
 		return err
 	}
-	return b.setCount(ctx, present, n)
+	if err := b.setCount(ctx, present, n); err != nil {
+		return err
+	}
+	_, err = m.tidy(ctx, pf, n)
+	return err
 }
 
 // unused reports who uses one of an adapter's functions.

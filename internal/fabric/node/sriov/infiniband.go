@@ -2,7 +2,6 @@ package sriov
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -39,7 +38,11 @@ func (o *operation) alias(ctx context.Context, s fabric.FunctionSettings) error 
 		}
 		return o.setAlias(ctx, "")
 	}
-	if err := o.mapPKeys(ctx, 0, false); err != nil && !errors.Is(err, fabric.ErrNoFunction) {
+	want, got, err := o.aliasDifference(s)
+	if err != nil || want == got {
+		return err
+	}
+	if err := o.mapPKeys(ctx, 0, false); err != nil {
 		return err
 	}
 	if err := o.noManagement(ctx); err != nil {
@@ -123,7 +126,7 @@ func (o *operation) mapPKeys(ctx context.Context, pkey int, limited bool) error 
 		return err
 	}
 	if len(entries) == 0 {
-		if pkey == 0 {
+		if pkey == 0 && o.vf == nil {
 			return nil // its tables went with it
 		}
 		return fmt.Errorf("%w: mlx4_ib shows no partition table of %s", fabric.ErrNoFunction, o.f)

@@ -202,6 +202,15 @@ func (l *ledger) of(pf string) []record {
 	return slices.DeleteFunc(l.all(), func(r record) bool { return r.PF != pf || r.Owner == nil })
 }
 
+// adapters returns those of which a function has or had an owner, sorted.
+func (l *ledger) adapters() []string {
+	var all []string
+	for _, r := range l.all() {
+		all = append(all, r.PF)
+	}
+	return slices.Compact(all)
+}
+
 func (l *ledger) quarantine(pf string) (quarantine, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -240,12 +249,9 @@ func (l *ledger) lift(pf string) error {
 
 // admit reports why an owner's order can't be carried out on a function; nil if it can.
 func (r record) admit(owner fabric.FunctionOwner) error {
-	for _, old := range r.Released {
-		if old.Assignment == owner.Assignment && owner.Generation <= old.Generation {
-			return fmt.Errorf("%w: assignment %s has released %s", fabric.ErrFunctionOutdated, owner.Assignment, r.function())
-		}
-	}
 	switch {
+	case r.hasReleased(owner):
+		return fmt.Errorf("%w: assignment %s has released %s", fabric.ErrFunctionOutdated, owner.Assignment, r.function())
 	case r.Owner == nil:
 		return nil
 	case r.Owner.Assignment != owner.Assignment:
@@ -267,10 +273,28 @@ func (r record) own(owner fabric.FunctionOwner) error {
 	return r.admit(owner)
 }
 
+// heldBy reports whether the function is an assignment's, in whatever generation.
+func (r record) heldBy(owner fabric.FunctionOwner) bool {
+	return r.Owner != nil && r.Owner.Assignment == owner.Assignment
+}
+
+// hasReleased reports whether an owner has released the function, in this generation or a later one.
+func (r record) hasReleased(owner fabric.FunctionOwner) bool {
+	return slices.ContainsFunc(r.Released, func(old fabric.FunctionOwner) bool {
+		return old.Assignment == owner.Assignment && owner.Generation <= old.Generation
+	})
+}
+
+// released adds one of those that have released the function.
+func (r record) released(owner fabric.FunctionOwner) record {
+	all := append(slices.Clone(r.Released), owner)
+	r.Released = all[max(0, len(all)-maxReleased):]
+	return r
+}
+
 // release makes the function free.
 func (r record) release(clean bool) record {
-	released := append(r.Released, *r.Owner)
-	r.Released = released[max(0, len(released)-maxReleased):]
+	r = r.released(*r.Owner)
 	r.Owner, r.Settings, r.Releasing, r.Problem, r.Clean, r.VFs = nil, fabric.FunctionSettings{}, false, "", clean, 0
 	return r
 }

@@ -16,8 +16,8 @@ func (m *Manager) Release(ctx context.Context, owner fabric.FunctionOwner, f fab
 		return err
 	}
 	// Without a look at the adapter: what is not the caller's does not concern it, also where the adapter is gone or quarantined.
-	if r := m.ledger.get(f); r.Owner == nil || r.Owner.Assignment != owner.Assignment {
-		return nil
+	if r := m.ledger.get(f); !r.heldBy(owner) {
+		return m.remember(ctx, owner, f)
 	}
 	o, err := m.begin(ctx, f)
 	if errors.Is(err, fabric.ErrNoFunction) {
@@ -28,7 +28,7 @@ func (m *Manager) Release(ctx context.Context, owner fabric.FunctionOwner, f fab
 	}
 	defer o.end()
 	r := &o.record
-	if r.Owner == nil || r.Owner.Assignment != owner.Assignment { // another call was faster
+	if !r.heldBy(owner) { // another call was faster
 		return nil
 	}
 	if owner.Generation < r.Owner.Generation {
@@ -48,10 +48,24 @@ func (m *Manager) Release(ctx context.Context, owner fabric.FunctionOwner, f fab
 // gone frees a function whose adapter is not in the node any more.
 func (m *Manager) gone(owner fabric.FunctionOwner, f fabric.Function) error {
 	r := m.ledger.get(f)
-	if r.Owner == nil || r.Owner.Assignment != owner.Assignment {
+	if !r.heldBy(owner) {
 		return nil
 	}
 	return m.ledger.put(r.release(false))
+}
+
+// remember writes down that an owner that does not hold the function has released it: its assign may still come, late.
+func (m *Manager) remember(ctx context.Context, owner fabric.FunctionOwner, f fabric.Function) error {
+	unlock, err := m.lock(ctx, f.Device)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r := m.ledger.get(f)
+	if r.heldBy(owner) || r.hasReleased(owner) {
+		return nil
+	}
+	return m.ledger.put(r.released(owner))
 }
 
 // cleanse takes from the function all that an owner may have left: its driver, its state, its settings.

@@ -21,13 +21,20 @@ func (o *operation) settings(ctx context.Context, s fabric.FunctionSettings) err
 		return nil // a whole port has its own
 	case o.adapter.Layer == InfiniBand && o.adapter.Driver == driverMLX4:
 		return o.alias(ctx, s)
-	case o.adapter.Layer == InfiniBand:
-		return o.report(ctx, []Setting{SettingGUID, SettingLink}, Report{GUID: s.GUID, Link: linkOf(s.Link)})
 	}
-	return o.report(ctx, ethernetSettings(), Report{
+	settings, want := o.wanted(s)
+	return o.report(ctx, settings, want)
+}
+
+// wanted returns the settings that the adapter's interface has to report for an owner.
+func (o *operation) wanted(s fabric.FunctionSettings) ([]Setting, Report) {
+	if o.adapter.Layer == InfiniBand {
+		return []Setting{SettingGUID, SettingLink}, Report{GUID: s.GUID, Link: linkOf(s.Link)}
+	}
+	return ethernetSettings(), Report{
 		MAC: strings.ToLower(s.MAC), VLAN: s.VLAN, MinMbps: s.MinMbps, MaxMbps: s.MaxMbps,
 		SpoofCheck: switchOf(s.SpoofCheck), Trusted: switchOf(s.Trusted), Link: linkOf(s.Link),
-	})
+	}
 }
 
 // defaults gives the function the settings of one without an owner.

@@ -13,9 +13,15 @@ import (
 type fault struct {
 	text  string
 	times int
-	// err is returned; hang blocks until it is closed; neither: the call reports success and changes nothing.
+	// err is returned; hang blocks until it says whether the call does its work after all; neither: the call reports success and changes nothing.
 	err  error
-	hang chan struct{}
+	hang chan bool
+}
+
+// meets reports whether a call is to go wrong. Reading can't be ignored.
+func (f *fault) meets(call string) bool {
+	ignored := f.err == nil && f.hang == nil
+	return f.times > 0 && strings.Contains(call, f.text) && (!ignored || strings.HasPrefix(call, "write ") || strings.HasPrefix(call, "netlink set "))
 }
 
 // ErrCrashed is what all calls return after the end of the program that makes them.
@@ -35,7 +41,7 @@ func (h *Host) do(call string, do func() error) error {
 		h.mu.Unlock()
 		return ErrCrashed
 	}
-	i := slices.IndexFunc(h.faults, func(f *fault) bool { return f.times > 0 && strings.Contains(call, f.text) })
+	i := slices.IndexFunc(h.faults, func(f *fault) bool { return f.meets(call) })
 	if i < 0 {
 		defer h.mu.Unlock()
 		return do()
@@ -43,11 +49,15 @@ func (h *Host) do(call string, do func() error) error {
 	f := h.faults[i]
 	f.times--
 	h.mu.Unlock()
-	if f.hang != nil {
-		<-f.hang
+	if f.hang == nil {
+		return f.err
+	}
+	if lands := <-f.hang; !lands {
 		return errHung
 	}
-	return f.err
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return do()
 }
 
 // Fail makes the next calls whose description contains text fail. Descriptions are like "write PATH TEXT" and "netlink set PCI SETTING".
@@ -59,7 +69,7 @@ func (h *Host) Fail(text string, times int, err error) {
 func (h *Host) Ignore(text string, times int) { h.fault(&fault{text: text, times: times}) }
 
 // Hang makes the next such call hang until Unhang.
-func (h *Host) Hang(text string) { h.fault(&fault{text: text, times: 1, hang: make(chan struct{})}) }
+func (h *Host) Hang(text string) { h.fault(&fault{text: text, times: 1, hang: make(chan bool, 1)}) }
 
 func (h *Host) fault(f *fault) {
 	h.mu.Lock()
@@ -67,13 +77,18 @@ func (h *Host) fault(f *fault) {
 	h.faults = append(h.faults, f)
 }
 
-// Unhang ends what hangs, and takes all faults back.
-func (h *Host) Unhang() {
+// Unhang ends what hangs without effect, and takes all faults back.
+func (h *Host) Unhang() { h.unhang(false) }
+
+// Land lets what hangs do its work after all, which nobody awaits any more, and takes all faults back.
+func (h *Host) Land() { h.unhang(true) }
+
+func (h *Host) unhang(lands bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, f := range h.faults {
 		if f.hang != nil {
-			close(f.hang)
+			f.hang <- lands
 		}
 	}
 	h.faults = nil
