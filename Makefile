@@ -24,7 +24,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,6 +141,12 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
+
+# Debian 12's QEMU has no adapter with SR-IOV, so a later one comes beside it; NEARMETAL_QEMU10 tells tests where its emulator is.
+export NEARMETAL_QEMU10 ?= $(CURDIR)/.build/qemu10/qemu-system-x86_64
+qemu10: ## put a QEMU with SR-IOV adapters (10.0, of Debian's backports) beside the system's, in .build/qemu10
+	@setup/install.sh testbed
+	@setup/qemu10.sh $(dir $(NEARMETAL_QEMU10))
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=
