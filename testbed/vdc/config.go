@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"regexp"
 	"sync/atomic"
@@ -51,6 +52,7 @@ func (c Config) complete() (Config, error) {
 		return c, fmt.Errorf("a BMC network is an IPv4 prefix of /24 or larger, for 200 machines at most: not %v for %d", c.BMCNetwork, len(c.Machines))
 	}
 	c.BMCNetwork = c.BMCNetwork.Masked()
+	c.Emulator = orElse(c.Emulator, os.Getenv("NEARMETAL_QEMU10"))
 	seen := map[string]bool{}
 	machines := make([]MachineConfig, len(c.Machines))
 	for i, m := range c.Machines {
@@ -59,6 +61,9 @@ func (c Config) complete() (Config, error) {
 			return c, fmt.Errorf("a machine can't be named %q; use up to 13 lower-case letters, digits and hyphens", m.Name)
 		case seen[m.Name]:
 			return c, fmt.Errorf("two machines are named %q", m.Name)
+		case m.SRIOV && !filepath.IsAbs(c.Emulator):
+			return c, fmt.Errorf("machine %q has SR-IOV, which Debian 12's QEMU doesn't model; run \"make qemu10\" and set NEARMETAL_QEMU10 to "+
+				".build/qemu10/qemu-system-x86_64, as an absolute path", m.Name)
 		case m.Firmware != api.FirmwareBIOS && m.Firmware != api.FirmwareUEFI:
 			return c, fmt.Errorf("machine %q: firmware is %q or %q, not %q", m.Name, api.FirmwareBIOS, api.FirmwareUEFI, m.Firmware)
 		}
@@ -98,7 +103,7 @@ func (c Config) machines(dir string) ([]*Machine, error) {
 			User:       bmcUser, Password: bmcPassword, PasswordFile: passwordPath(dir),
 			Console:    fmt.Sprintf("tcp://%s:%d", bmc, consolePort),
 			ConsoleLog: filepath.Join(dir, "log", m.Name+".console"),
-			bmc:        bmc, config: m, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
+			bmc:        bmc, config: m, emulator: c.Emulator, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
 		}
 	}
 	return all, nil

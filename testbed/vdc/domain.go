@@ -13,6 +13,8 @@ import (
 
 // Debian's OVMF: the firmware, and what each machine's variables start from.
 const (
+	debianEmulator = "/usr/bin/qemu-system-x86_64"
+
 	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
 	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
 )
@@ -30,10 +32,14 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	for i := range disks {
 		disks[i] = disk{diskPath(dir, m.Name, i), "vd" + string(rune('a'+i))}
 	}
+	emulator := debianEmulator
+	if m.config.SRIOV {
+		emulator = m.emulator
+	}
 	var out bytes.Buffer
 	err = tmpl.Execute(&out, map[string]any{
 		"Machine": m, "Config": m.config, "Disks": disks, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
-		"Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
+		"Emulator": emulator, "Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
 		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": dataBridge,
 	})
 	if err != nil {

@@ -38,7 +38,8 @@ func testMachines(t *testing.T) []*Machine {
 			Serial: "SN<1>", OEMStrings: []string{"nearmetal-token=a&b"},
 		},
 		{Name: "diskless", Firmware: api.FirmwareUEFI, DiskBytes: []int64{}},
-	}}.complete()
+		{Name: "sriov", Firmware: api.FirmwareBIOS, SRIOV: true},
+	}, Emulator: "/QEMU10/qemu-system-x86_64"}.complete()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +107,7 @@ func TestMachinesAreTheSameInTheNextDataCentreOfTheName(t *testing.T) {
 }
 
 func TestABadConfigIsRefusedWithItsReason(t *testing.T) {
+	t.Setenv("NEARMETAL_QEMU10", "")
 	bios := MachineConfig{Name: "a", Firmware: api.FirmwareBIOS}
 	for _, test := range []struct {
 		config Config
@@ -116,6 +118,7 @@ func TestABadConfigIsRefusedWithItsReason(t *testing.T) {
 		{Config{Machines: []MachineConfig{{Name: "A b", Firmware: api.FirmwareBIOS}}}, `named "A b"`},
 		{Config{Machines: []MachineConfig{bios, bios}}, "two machines"},
 		{Config{Machines: []MachineConfig{{Name: "a", Firmware: "coreboot"}}}, "coreboot"},
+		{Config{Machines: []MachineConfig{{Name: "a", Firmware: api.FirmwareBIOS, SRIOV: true}}}, "make qemu10"},
 	} {
 		if _, err := test.config.complete(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v, want %q in it", test.config, err, test.want)

@@ -37,6 +37,8 @@ type Config struct {
 	// BMCNetwork is theirs: its first address is put on BMCLink, the machines' BMCs have those from the eleventh on; 10.98.0.0/24.
 	// Data centres whose cables end in one namespace need different ones.
 	BMCNetwork netip.Prefix
+	// Emulator is the QEMU of the machines with SRIOV, 8.0 or later; by default what NEARMETAL_QEMU10 names ("make qemu10" makes it).
+	Emulator string
 	// KVM uses it instead of emulation in software. It must work.
 	KVM bool
 	// Log, when set, is told what happens, a line each.
@@ -52,6 +54,9 @@ type MachineConfig struct {
 	CPUs, MemoryMiB int
 	// DiskBytes are the sizes of its disks, raw and sparse; nil: one of 4 GiB. An empty list: none.
 	DiskBytes []int64
+	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
+	// (Intel VT-d). It needs a QEMU that models them: Config.Emulator.
+	SRIOV bool
 	// Serial is the serial number in SMBIOS (default: "NM-" and its name), OEMStrings are those of SMBIOS type 11.
 	Serial     string
 	OEMStrings []string
@@ -81,10 +86,12 @@ type Machine struct {
 	// ConsoleLog is the file with everything its console printed. It goes with the data centre.
 	ConsoleLog string `json:"console_log"`
 
-	bmc     netip.Addr
-	config  MachineConfig
-	fault   *bmcFault
-	redfish *redfishProxy
+	bmc    netip.Addr
+	config MachineConfig
+	// emulator is the QEMU of a machine with SR-IOV.
+	emulator string
+	fault    *bmcFault
+	redfish  *redfishProxy
 	// variables are nil for BIOS firmware.
 	variables *bootVariables
 	// hung and unplugged are faults in force.

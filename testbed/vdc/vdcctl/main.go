@@ -63,7 +63,7 @@ type options struct {
 	memoryMiB               int
 	diskGiB                 int
 	address                 string
-	kvm, all                bool
+	kvm, all, igb           bool
 }
 
 func newOptions() *options {
@@ -79,6 +79,7 @@ func newOptions() *options {
 	o.set.StringVar(&o.bmc, "bmc-link", "nmbmc0", "`LINK` that reaches the BMCs")
 	o.set.StringVar(&o.data, "data-link", "", "`LINK` that reaches the data network; empty: none")
 	o.set.StringVar(&o.bmcNetwork, "bmc-network", "10.98.0.0/24", "the BMCs' addresses, a `PREFIX`")
+	o.set.BoolVar(&o.igb, "igb", false, "give each machine an adapter with SR-IOV (igb) on the data network, and an IOMMU; \"make qemu10\" gets the QEMU for it")
 	o.set.BoolVar(&o.kvm, "kvm", false, "use KVM")
 	o.set.BoolVar(&o.all, "all", false, "")
 	return o
@@ -177,7 +178,7 @@ func (o *options) config() (vdc.Config, error) {
 		for i := range count {
 			c.Machines = append(c.Machines, vdc.MachineConfig{
 				Name: letter + strconv.Itoa(i+1), Firmware: firmware, CPUs: o.cpus, MemoryMiB: o.memoryMiB,
-				DiskBytes: []int64{int64(o.diskGiB) << 30},
+				DiskBytes: []int64{int64(o.diskGiB) << 30}, SRIOV: o.igb,
 			})
 		}
 	}
