@@ -2,6 +2,7 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -94,6 +96,22 @@ func (w *worker) baseDigests() map[string]string {
 	return digests
 }
 
+// addArguments is a base's kernel with more arguments, after those it has.
+func addArguments(base *image.Metal, more string) (*image.Metal, error) {
+	switch {
+	case more == "":
+		return base, nil
+	case base == nil:
+		return nil, errors.New("has no kernel that they could be for; omit them")
+	}
+	m := *base
+	m.Arguments = strings.TrimSpace(m.Arguments + " " + more)
+	if len(m.Arguments) > recipe.MaxArgumentsLength {
+		return nil, fmt.Errorf("has arguments too, and together they are %d characters long; at most %d fit", len(m.Arguments), recipe.MaxArgumentsLength)
+	}
+	return &m, nil
+}
+
 // inherit completes the manifest of a layer with what its base has.
 func (w *worker) inherit(m *image.Manifest) error {
 	if w.Recipe.Base.Environment == "" {
@@ -105,6 +123,9 @@ func (w *worker) inherit(m *image.Manifest) error {
 	}
 	base, own := w.Bases[w.Recipe.Base.Environment].Manifest, m.Root
 	m.Root, m.Metal, m.Architecture = base.Root, base.Metal, base.Architecture
+	if m.Metal, err = addArguments(base.Metal, w.Recipe.Kernel.Arguments); err != nil {
+		return failf("kernel.arguments: base environment %q %v", w.Recipe.Base.Environment, err)
+	}
 	for _, r := range roots[1:] {
 		m.Layers = append(m.Layers, r.root)
 	}

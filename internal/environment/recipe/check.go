@@ -22,8 +22,10 @@ const (
 	maxFiles             = 1000
 	maxCommands          = 200
 	maxLayers            = 16
-	maxArgumentsLength   = 1024 // the kernel's whole command line holds 2048 on x86-64 (COMMAND_LINE_SIZE)
 )
+
+// MaxArgumentsLength is how long the kernel's arguments may be, in bytes: its whole command line holds 2048 on x86-64 (COMMAND_LINE_SIZE).
+const MaxArgumentsLength = 1024
 
 // DefaultFormat of a root; docs/decisions/020-roots-are-erofs.md has the numbers behind it.
 const DefaultFormat = "erofs"

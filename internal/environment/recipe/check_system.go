@@ -18,9 +18,10 @@ func (c *checker) kernel() {
 	}
 	layer := c.recipe.Base.Environment != ""
 	switch {
-	case layer && (k.Package != "" || k.Arguments != "" || c.source.Has("kernel.package")):
-		c.add("kernel", "", "can't be set in a library layer: its kernel is that of environment %q; omit it", c.recipe.Base.Environment)
+	case layer && (k.Package != "" || c.source.Has("kernel.package")):
+		c.add("kernel.package", k.Package, "can't be set in a library layer: its kernel is that of environment %q; omit it", c.recipe.Base.Environment)
 		return
+	case layer: // its arguments follow those of its base
 	case k.Package == "" && c.source.Has("kernel.package"):
 		c.add("kernel.package", "", "is empty; give a package, for example linux-image-amd64, or none")
 	case k.Package == "" && c.source.Has("kernel"):
@@ -30,12 +31,12 @@ func (c *checker) kernel() {
 	case k.Package != "" && !form.MatchString(k.Package):
 		c.add("kernel.package", k.Package, "%q is not the name of a package", k.Package)
 	}
-	if k.Arguments != "" && (k.Package == "" || k.Package == "none") {
+	if k.Arguments != "" && !layer && (k.Package == "" || k.Package == "none") {
 		c.add("kernel.arguments", k.Arguments, "have no effect without a kernel; give kernel.package")
 	}
 	switch {
-	case len(k.Arguments) > maxArgumentsLength:
-		c.add("kernel.arguments", "", "are %d characters long; at most %d fit", len(k.Arguments), maxArgumentsLength)
+	case len(k.Arguments) > MaxArgumentsLength:
+		c.add("kernel.arguments", "", "are %d characters long; at most %d fit", len(k.Arguments), MaxArgumentsLength)
 	case strings.ContainsAny(k.Arguments, "\n\r\x00"):
 		c.add("kernel.arguments", "", "must be on one line")
 	}

@@ -75,7 +75,7 @@ type File struct {
 type Kernel struct {
 	// Package is installed like the others; KernelInstalled: the base has one already.
 	Package string `json:"package,omitempty"`
-	// Arguments are added to its command line.
+	// Arguments are added to its command line, those of a library layer after those of its base.
 	Arguments string `json:"arguments,omitempty"`
 }
 
