@@ -14,6 +14,7 @@ LDFLAGS = -s -w -X github.com/nearmetal/nearmetal/internal/config.release=$(VERS
 MEMBER := internal/memberbin/embedded/nearmetal-member
 RANKS := internal/memberbin/embedded/nearmetal-ucx.so
 BOOT := internal/machine/bootbin/embedded/nearmetal-boot
+SMP := internal/fabric/site/infiniband/smp
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/... ./tests/hostile
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 # What all tests together need; "make demo" needs less, "make bench" more.
@@ -24,7 +25,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +44,7 @@ test: setup build ## run all tests: lint, unit, conformance, end to end, in a gu
 
 check: test ## same as test
 
-build: member boot ## build bin/nearmetal
+build: member boot smp ## build bin/nearmetal
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
 
@@ -59,11 +60,15 @@ boot:
 	@mkdir -p $(dir $(BOOT))
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
 
+# So is the program that reads the tables of an InfiniBand fabric. It loads libibumad when it runs, so its headers are not needed.
+smp:
+	$(CC) -Os -s -Wall -Wextra -Werror -o $(SMP)/embedded/nearmetal-smp $(SMP)/reader/reader.c
+
 setup: ## install the Debian packages and the Go toolchain for building and testing
 	@setup/install.sh $(TEST_PACKAGES)
 
 # Failpoints are built in: crash tests kill the process that they mark. Lint has vetted the code.
-unit: setup member boot ## run only unit and conformance tests
+unit: setup member boot smp ## run only unit and conformance tests
 	$(GO) test -vet=off -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
 
 # schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside. The tests look for what
@@ -89,7 +94,7 @@ fuzz-api: ## fuzz the API against its own document, NEARMETAL_FUZZ_SECONDS=600 a
 
 # Each runs its seeds in "make unit".
 NEARMETAL_FUZZ_TARGET_SECONDS ?= 30
-fuzz: setup member boot ## fuzz each parser and message for NEARMETAL_FUZZ_TARGET_SECONDS=30
+fuzz: setup member boot smp ## fuzz each parser and message for NEARMETAL_FUZZ_TARGET_SECONDS=30
 	@grep -rno --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' internal testbed | while IFS=: read -r file _ target; do \
 		$(GO) test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(NEARMETAL_FUZZ_TARGET_SECONDS)s || exit 1; \
 	done
@@ -164,7 +169,7 @@ guest-images: ## make disk images of two other systems, to import into a site, a
 	@setup/install.sh run build guest testbed
 	@NEARMETAL_GUESTS=1 $(GO) test -exec '$(ASROOT)' -count=1 -v -run '^TestDisksAreMadeOnceAndKept$$' ./testbed/foreignimage
 
-lint: setup member boot ## check formatting, vet, staticcheck, go mod tidy
+lint: setup member boot smp ## check formatting, vet, staticcheck, go mod tidy
 	$(GO) mod tidy -diff
 	@unformatted=$$($(TOOL) gofumpt -l $(GO_DIRS)) || exit 1; \
 	[ -z "$$unformatted" ] || { echo "not gofumpt clean (make fmt):" $$unformatted; exit 1; }
@@ -186,7 +191,7 @@ bench: ## measure the figures of docs/performance.md, both sides in one run (roo
 	$(GO) build -o bin/bench ./bench
 	$(ASROOT) bin/bench -go $(GO) $(BENCH_FLAGS)
 
-mutants: setup member boot ## remove each guard in turn; its named test must fail
+mutants: setup member boot smp ## remove each guard in turn; its named test must fail
 	NEARMETAL_GUESTS=1 $(GO) run ./tools/mutants -exec '$(ASROOT)' $(MUTANTS_FLAGS)
 
 install: build ## install bin/nearmetal to /usr/local/bin

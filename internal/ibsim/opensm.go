@@ -80,3 +80,9 @@ func (m *Manager) Stop() {
 	_ = m.cmd.Process.Kill()
 	<-m.done
 }
+
+// Sweeps returns how many times it has brought the subnet up.
+func (m *Manager) Sweeps() int {
+	text, _ := os.ReadFile(m.log)
+	return bytes.Count(text, []byte("SUBNET UP"))
+}
