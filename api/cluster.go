@@ -58,6 +58,8 @@ type Group struct {
 	// UserData is for cloud-init in virtual machines whose environment is the disk of another system: a cloud-config, a script, or any other text
 	// that cloud-init takes.
 	UserData string `json:"user_data,omitempty"`
+	// Interconnect limits the group to nodes with a port in a cell that has these properties.
+	Interconnect Interconnect `json:"interconnect,omitzero"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.

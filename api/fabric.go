@@ -177,3 +177,33 @@ type NodePlace struct {
 	// Fault says why the node is avoided; empty: it is not.
 	Fault string
 }
+
+// Interconnect says what fabric the nodes of a group must be connected to. The zero value asks for nothing.
+type Interconnect struct {
+	// Technology is ethernet or infiniband; empty: either.
+	Technology FabricTechnology `json:"technology,omitempty"`
+	// MinRate is the least rate of the node's link, such as 100Gbit.
+	MinRate Rate `json:"min_rate,omitempty"`
+	// RDMA asks for a fabric whose ports carry RDMA.
+	RDMA bool `json:"rdma,omitempty"`
+}
+
+// String names it for people, such as "infiniband at 100Gbit with RDMA".
+func (i Interconnect) String() string {
+	text := string(i.Technology)
+	if text == "" {
+		text = "any fabric"
+	}
+	if i.MinRate > 0 {
+		text += " at " + i.MinRate.String()
+	}
+	if i.RDMA {
+		text += " with RDMA"
+	}
+	return text
+}
+
+// Meets reports whether a place has what is asked for.
+func (p NodePlace) Meets(i Interconnect) bool {
+	return (i.Technology == "" || p.Technology == i.Technology) && p.RateBitsPerSecond >= int64(i.MinRate) && (p.RDMA || !i.RDMA)
+}

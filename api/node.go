@@ -123,6 +123,8 @@ type NodeRecord struct {
 	// Builder is the result of the checks whether environments can be built on the node; nil: it offers no builds.
 	Builder     *BuilderCheck `json:"builder,omitempty"`
 	FirstSeenAt time.Time     `json:"first_seen_at"`
+	// Places are where the node is on the site's fabrics, one for each cell. They are for placement, and never stored.
+	Places []NodePlace `json:"-"`
 }
 
 // NodeControl is the intent of operators for a node. It is stored apart from its agent's reports, and only while there is any intent.

@@ -75,6 +75,7 @@ type shapeKey struct {
 	memory, disk, pages   api.Bytes
 	model                 string
 	mtu                   api.PortMTU
+	interconnect          api.Interconnect
 	rates                 int64
 	display               bool
 }
@@ -107,7 +108,7 @@ func (p *planner) order() []*ask {
 
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
 	key := shapeKey{
-		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU,
+		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU, g.Interconnect,
 		resource.OnNode(g)[resource.Uplink], g.Display,
 	}
 	s, ok := shapes[key]

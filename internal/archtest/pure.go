@@ -27,6 +27,7 @@ var planners = []planner{
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
 	{"internal/fabric/plan", []string{"./api", "./internal/fabric", "./internal/securitygroup", "./internal/wayout"}},
+	{"internal/fabric/topology", []string{"./api"}},
 	{"internal/packettrace", []string{"./internal/fabric", "./internal/securitygroup"}},
 	{"internal/securitygroup", nil},
 	{"internal/contextualization", []string{"./api", "./internal/driver", "./internal/member/memberconfig", "./internal/member/membercert", "./internal/sshca"}},

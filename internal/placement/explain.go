@@ -33,6 +33,8 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutEnvironment(r)...)
 	case ConstraintMTU:
 		parts = append(parts, d.aboutMTU(r)...)
+	case ConstraintFabric:
+		parts = append(parts, d.aboutFabric(r)...)
 	default:
 		parts = append(parts, d.aboutSpace(r)...)
 	}

@@ -71,12 +71,17 @@ type platform struct {
 	// trunkMTU is the MTU of the trunk in bytes, 0 on a node that carries no VLANs.
 	trunkMTU int
 	alone    bool
+	// connected are the cells that the node is in, without the switches.
+	connected []api.NodePlace
 }
 
 func newPlatform(rec api.NodeRecord) platform {
 	p := platform{environments: map[string][]api.Stack{}, underlayMTU: rec.UnderlayMTU, alone: rec.Underlay == ""}
 	if rec.Trunk.Usable() {
 		p.trunkMTU = rec.Trunk.MTU
+	}
+	for _, place := range rec.Places {
+		p.connected = append(p.connected, api.NodePlace{Technology: place.Technology, RateBitsPerSecond: place.RateBitsPerSecond, RDMA: place.RDMA})
 	}
 	for _, s := range rec.Stacks {
 		if s.OK {
@@ -98,6 +103,11 @@ func (p platform) hasModel(name string) bool { return name == "" || slices.Conta
 
 func (p platform) hasEnvironment(name string, s api.Stack) bool {
 	return slices.Contains(p.environments[name], s)
+}
+
+// connects reports whether the node is in a cell that has what is asked for.
+func (p platform) connects(i api.Interconnect) bool {
+	return i == (api.Interconnect{}) || slices.ContainsFunc(p.connected, func(c api.NodePlace) bool { return c.Meets(i) })
 }
 
 // carries reports whether the underlay has room for a network's MTU, and the trunk for that of a network on a VLAN.
@@ -127,6 +137,9 @@ func platformKey(rec api.NodeRecord) string {
 				parts = append(parts, "e"+e.Name+"\x00"+string(s))
 			}
 		}
+	}
+	for _, p := range rec.Places {
+		parts = append(parts, fmt.Sprintf("f%s\x00%d\x00%t", p.Technology, p.RateBitsPerSecond, p.RDMA))
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, "\x01")

@@ -9,9 +9,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
-// A plan counts how many members of each group go to each node. It goes twice over compact rows, 24 bytes a node, so that 100,000 nodes cost
-// about a millisecond, whatever is asked for and however the site is fragmented, and no index has to be kept right beside the
-// rows. See BenchmarkPlace.
+// A plan counts how many members of each group go to each node. It goes over compact rows, 32 bytes a node, twice, or three times where the
+// switches matter, so that 100,000 nodes cost a millisecond or two, whatever is asked for and however the site is fragmented, and no index has
+// to be kept right beside the rows. See BenchmarkPlace and BenchmarkPlaceOnTree.
 
 // level says what counts as available: what is free now, or what would be if something were given back. A refusal asks
 // level by level what would have to change.
@@ -136,26 +136,52 @@ func planInOrder(v *View, groups []api.Group, order []int, c conditions) ([][]no
 	return counts, nil
 }
 
-// planGroup returns how many members go where, in the natural order of the nodes, or nil and how many would fit. It goes over the
-// nodes twice and keeps nothing of them in between: first counting the nodes by how many members they hold, then choosing.
+// planGroup returns how many members go where, in rank order, or nil and how many would fit. It goes over the nodes and keeps nothing of
+// them in between: first counting them by how many members they hold, then choosing. Where leaf switches are known, it chooses those first:
+// as few as can be.
 func planGroup(v *View, g api.Group, index int, c conditions, used *uses) ([]nodeCount, int) {
 	f := v.finder(g, index, c, used)
-	// room[1] counts the nodes on which CPUs are shared, room[0] the others: those come first.
-	room := [2][]int{make([]int, len(f.quotient)), make([]int, len(f.quotient))}
-	total := [2]int{}
+	f.tree = v.treeOfLeaves(f.fabric, used)
+	// room counts the nodes of each kind by how many members they hold.
+	var room [kinds][]int
+	for k := range room {
+		room[k] = make([]int, len(f.quotient))
+	}
+	var total [kinds]int
 	for _, id := range v.order {
-		if members, _, over := f.room(id); members > 0 {
-			room[over][members]++
-			total[over] += int(members)
+		members, _, k := f.room(id)
+		if members == 0 {
+			continue
+		}
+		room[k][members]++
+		total[k] += int(members)
+		if f.tree != nil {
+			f.tree.add(k, f.leafOf(id), members)
 		}
 	}
-	if total[0]+total[1] < g.Size {
-		return nil, total[0] + total[1]
+	sum, left := 0, g.Size
+	for _, n := range total {
+		sum += n
 	}
-	first := min(g.Size, total[0])
-	chosen := [2]choice{split(room[0], first), split(room[1], g.Size-first)}
-	return f.choose(&chosen), total[0] + total[1]
+	if sum < g.Size {
+		return nil, sum
+	}
+	var chosen [kinds]choice
+	for k := range chosen {
+		n := min(left, total[k])
+		chosen[k] = f.chooseOf(k, room[k], n)
+		left -= n
+	}
+	return f.inRankOrder(f.choose(&chosen)), sum
 }
+
+// A node's kind: nodes of lesser kinds are used first.
+const (
+	// sharedCPUs is added for a node on which members may share CPUs, faultyLink for one that its fabric reaches by a bad link only.
+	sharedCPUs = 1
+	faultyLink = 2
+	kinds      = 4
+)
 
 // finder tells, node by node, how many members of a group it can hold.
 type finder struct {
@@ -172,6 +198,9 @@ type finder struct {
 	whole bool
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
 	quotient []int32
+	// fabric is the one whose leaf switches count. tree is nil where they make no difference.
+	fabric int
+	tree   *tree
 }
 
 func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder {
@@ -187,7 +216,7 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack)) &&
-			(ignore == ConstraintMTU || p.carries(g.PortMTU))
+			(ignore == ConstraintMTU || p.carries(g.PortMTU)) && (ignore == ConstraintFabric || p.connects(g.Interconnect))
 	})
 	if len(g.NodeSelector) > 0 && ignore != ConstraintLabels {
 		f.labels = v.labels.matching(func(l map[string]string) bool { return selects(g.NodeSelector, l) })
@@ -199,11 +228,12 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	for n := range f.quotient {
 		f.quotient[n] = int32(n) / f.cores
 	}
+	f.fabric = v.fabricOf(&g)
 	return f
 }
 
-// room is how many members a node can hold, how many cores those would leave, and whether its CPUs are shared (1) or not (0).
-func (f *finder) room(id int32) (members, spare int32, over int) {
+// room is how many members a node can hold, how many cores those would leave, and the node's kind.
+func (f *finder) room(id int32) (members, spare int32, kind int) {
 	r := &f.v.rows[id]
 	freeCores, freeMemory := r.freeCores, r.freeMemory
 	if f.whole {
@@ -234,18 +264,18 @@ func (f *finder) room(id int32) (members, spare int32, over int) {
 		members = min(members, f.roomBesides(id))
 	}
 	if r.over {
-		over = 1
+		kind = sharedCPUs
 	}
-	return members, freeCores - members*f.cores, over
+	return members, freeCores - members*f.cores, kind + f.faulty(r)
 }
 
 // wholeRoom is room for members that take whole nodes: 1 on one that is large enough, and on which nothing is held.
-func (f *finder) wholeRoom(id int32) (members, spare int32, over int) {
+func (f *finder) wholeRoom(id int32) (members, spare int32, kind int) {
 	r, c := &f.v.rows[id], &f.v.cold[id]
 	if !f.v.wholeAt(id, f.level) || !f.suits(r) || c.cores < f.cores || c.memory < f.memory || f.used.of(id) != (use{}) {
 		return 0, 0, 0
 	}
-	return 1, c.cores - f.cores, 0 // nobody shares its CPUs, however often they are offered
+	return 1, c.cores - f.cores, f.faulty(r) // nobody shares its CPUs, however often they are offered
 }
 
 // wholeAt reports whether a node could be given away whole at a level.
@@ -291,24 +321,38 @@ func (f *finder) nodes() int {
 type choice struct {
 	whole          []int
 	lastRoom, last int
+	// leaves say what is used of each leaf switch; nil: they make no difference. Nodes of a leaf that is used in part are chosen by what is above.
+	leaves []leafUse
 }
 
 // choose picks the nodes, in natural order: the first ones there are, except that the last members go to the node where
 // they leave the fewest cores.
-func (f *finder) choose(choices *[2]choice) []nodeCount {
+func (f *finder) choose(choices *[kinds]choice) []nodeCount {
 	type position struct {
 		at    int // in chosen, before which the node belongs
 		id    int32
 		spare int32
 	}
 	var chosen []nodeCount
-	last := [2]position{{id: -1}, {id: -1}}
+	var last [kinds]position
+	for k := range last {
+		last[k].id = -1
+	}
 	for _, id := range f.v.order {
 		members, spare, over := f.room(id)
 		if members == 0 {
 			continue
 		}
 		c := &choices[over]
+		if c.leaves != nil {
+			switch c.leaves[f.leafOf(id)] {
+			case leafUnused:
+				continue
+			case leafWhole:
+				chosen = append(chosen, nodeCount{id: id, members: members})
+				continue
+			}
+		}
 		switch {
 		case c.whole[members] > 0:
 			c.whole[members]--
@@ -317,12 +361,10 @@ func (f *finder) choose(choices *[2]choice) []nodeCount {
 			last[over] = position{at: len(chosen), id: id, spare: spare}
 		}
 	}
-	// The later one first, so that it does not move the other's place.
-	kinds := []int{0, 1}
-	if last[1].at > last[0].at {
-		kinds = []int{1, 0}
-	}
-	for _, k := range kinds {
+	// The latest one first, so that it does not move the others' places.
+	order := []int{0, 1, 2, 3}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Or(cmp.Compare(last[b].at, last[a].at), cmp.Compare(a, b)) })
+	for _, k := range order {
 		if p := last[k]; p.id >= 0 {
 			chosen = slices.Insert(chosen, p.at, nodeCount{id: p.id, members: int32(choices[k].last)})
 		}

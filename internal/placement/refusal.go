@@ -11,15 +11,16 @@ type Constraint string
 
 // The constraints.
 const (
-	ConstraintRequest     Constraint = "request"     // the request itself makes no sense, such as a size of 0
-	ConstraintAddresses   Constraint = "addresses"   // more members than one cluster network has addresses
-	ConstraintNodes       Constraint = "nodes"       // the site has no node at all
-	ConstraintLabels      Constraint = "labels"      // the node selector
-	ConstraintStack       Constraint = "stack"       // no node, or too few, offer the stack
-	ConstraintCPUModel    Constraint = "cpu_model"   // no node, or too few, can carry the CPU model
-	ConstraintEnvironment Constraint = "environment" // no node, or too few, can run the environment
-	ConstraintMTU         Constraint = "mtu"         // no node, or too few, have an underlay with room for the MTU of a network
-	ConstraintDown        Constraint = "unavailable" // nodes that would do are down, drained or not heard of
+	ConstraintRequest     Constraint = "request"      // the request itself makes no sense, such as a size of 0
+	ConstraintAddresses   Constraint = "addresses"    // more members than one cluster network has addresses
+	ConstraintNodes       Constraint = "nodes"        // the site has no node at all
+	ConstraintLabels      Constraint = "labels"       // the node selector
+	ConstraintStack       Constraint = "stack"        // no node, or too few, offer the stack
+	ConstraintCPUModel    Constraint = "cpu_model"    // no node, or too few, can carry the CPU model
+	ConstraintEnvironment Constraint = "environment"  // no node, or too few, can run the environment
+	ConstraintMTU         Constraint = "mtu"          // no node, or too few, have an underlay with room for the MTU of a network
+	ConstraintFabric      Constraint = "interconnect" // no node, or too few, have a port in a cell as requested
+	ConstraintDown        Constraint = "unavailable"  // nodes that would do are down, drained or not heard of
 	ConstraintCores       Constraint = "cores"
 	ConstraintMemory      Constraint = "memory"
 	ConstraintDisk        Constraint = "disk"       // too little room for private disks

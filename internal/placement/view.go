@@ -62,6 +62,9 @@ type View struct {
 	layouts   map[string]*layout
 	platforms *intern[platform]
 	labels    *intern[map[string]string]
+	leaves    *intern[leaf]
+	// placed counts the nodes whose leaf switch is known, by fabric.
+	placed [fabrics]int
 }
 
 // row is the part of a node that a scan reads.
@@ -70,8 +73,10 @@ type row struct {
 	freeCores  int32
 	platform   int32
 	labels     int32
-	state      rowState
-	over       bool
+	// leaves are the numbers of the node's leaf switches, by fabric; -1: not known.
+	leaves [fabrics]int32
+	state  rowState
+	over   bool
 	// hidden: something is held there that the numbers do not show.
 	hidden bool
 }
@@ -113,7 +118,7 @@ type holding struct {
 func NewView() *View {
 	return &View{
 		ids: map[string]int32{}, holdings: map[string]*holding{}, layouts: map[string]*layout{},
-		platforms: newIntern[platform](), labels: newIntern[map[string]string](),
+		platforms: newIntern[platform](), labels: newIntern[map[string]string](), leaves: newIntern[leaf](),
 	}
 }
 

@@ -84,11 +84,11 @@ func (v *View) nodeOf(name string) (int32, *node) {
 	var id int32
 	if last := len(v.free) - 1; last >= 0 {
 		id, v.free = v.free[last], v.free[:last]
-		v.nodes[id], v.rows[id], v.cold[id] = n, row{state: rowUnavailable, platform: -1, labels: -1}, coldRow{}
+		v.nodes[id], v.rows[id], v.cold[id] = n, emptyRow(), coldRow{}
 		v.besides[id] = besides{}
 	} else {
 		id = int32(len(v.nodes))
-		v.nodes, v.rows, v.cold = append(v.nodes, n), append(v.rows, row{state: rowUnavailable, platform: -1, labels: -1}), append(v.cold, coldRow{})
+		v.nodes, v.rows, v.cold = append(v.nodes, n), append(v.rows, emptyRow()), append(v.cold, coldRow{})
 		v.besides = append(v.besides, besides{})
 	}
 	v.ids[name] = id
@@ -107,6 +107,7 @@ func (v *View) dropIfEmpty(id int32) {
 	v.order = slices.Delete(v.order, at, at+1)
 	v.platforms.drop(v.rows[id].platform)
 	v.labels.drop(v.rows[id].labels)
+	v.moveLeaves(id, nil)
 	delete(v.ids, n.record.Name)
 	v.nodes[id] = nil
 	v.free = append(v.free, id)
@@ -117,6 +118,7 @@ func (v *View) describe(id int32) {
 	n, r := v.nodes[id], &v.rows[id]
 	r.state, r.over = stateOf(n.availability), n.record.Oversubscribed || n.layout.shared
 	r.platform = v.platforms.swap(r.platform, platformKey(n.record), func() platform { return newPlatform(n.record) })
+	v.moveLeaves(id, n.record.Places)
 	r.labels = v.labels.swap(r.labels, labelsKey(n.record.Labels), func() map[string]string { return n.record.Labels })
 	v.recount(id)
 }

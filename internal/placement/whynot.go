@@ -28,6 +28,8 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		return fmt.Sprintf("node %s can't carry CPU model %q", node, g.CPUModel), false
 	case ConstraintMTU:
 		return fmt.Sprintf("node %s can't carry network %s: %s", node, cmp.Or(g.PortMTU.VLAN, g.PortMTU.Network), mtuProblem(s.view.nodes[id].record, g.PortMTU)), false
+	case ConstraintFabric:
+		return fmt.Sprintf("node %s %s", node, fabricProblem(s.view.nodes[id].record, g.Interconnect)), false
 	default:
 		return fmt.Sprintf("the site has no node %s", node), false
 	}
