@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // Functions hands out the functions of a node's adapters, one owner at a time. Drivers use it; the agent wires package fabric/node/sriov.
@@ -26,6 +28,13 @@ type Functions interface {
 	// Release takes the function from its driver, resets it and restores its defaults. It returns nil once all of that is read back, and at once
 	// for an owner that does not hold the function: a late release never touches the next owner's.
 	Release(ctx context.Context, owner FunctionOwner, f Function) error
+}
+
+// FunctionAttacher makes functions ports. It is a part of a node's Fabric that has adapters, beside Attacher, which releases them by Detach.
+type FunctionAttacher interface {
+	// AttachFunction makes the function of a port its assignment's, sets it up for the port's network, gives it to a driver, and returns where it
+	// is. It may be repeated. Errors are those of Attach and of Functions; ErrPortKind reports a node that hands out no functions.
+	AttachFunction(ctx context.Context, port Port, driver string) (FunctionState, error)
 }
 
 // The drivers that Bind knows by a role. Any other name is a driver of the kernel's PCI bus.
@@ -57,6 +66,16 @@ type FunctionOwner struct {
 	Generation int64  `json:"generation"`
 }
 
+// OwnerOf returns the owner of a port's function. The ID of an assignment ends with its generation.
+func OwnerOf(portID string) (FunctionOwner, error) {
+	id := AssignmentOf(portID)
+	generation, err := strconv.ParseInt(id[strings.LastIndexByte(id, '.')+1:], 10, 64)
+	if err != nil || generation < 0 {
+		return FunctionOwner{}, fmt.Errorf("assignment ID %q does not end with a generation", id)
+	}
+	return FunctionOwner{Assignment: id, Generation: generation}, nil
+}
+
 // FunctionLink is the link state that a virtual function sees.
 type FunctionLink string
 
@@ -85,6 +104,35 @@ type FunctionSettings struct {
 	SpoofCheck bool         `json:"spoof_check,omitempty"`
 	Link       FunctionLink `json:"link,omitempty"`
 }
+
+// SettingsOf returns what an adapter is told about the function of a port on a network, or why it can't be on it. The owner is never trusted, and
+// what it sends from other addresses is dropped. An adapter bounds rates in whole Mbit/s: a maximum is rounded down, a minimum up.
+func SettingsOf(n Network, p Port) (FunctionSettings, error) {
+	s := FunctionSettings{Link: FunctionLinkAuto}
+	if p.DSCP != "" {
+		return s, fmt.Errorf("%w: no adapter marks packets, and those of port %s are to have DSCP %s", ErrFunctionUnfit, p.ID, p.DSCP)
+	}
+	switch n.Technology {
+	case api.TechnologyVLAN:
+		s.MAC, s.VLAN, s.SpoofCheck = NormalMAC(p.MAC), n.VLAN, true
+		s.MinMbps, s.MaxMbps = int((int64(p.MinRate)+mega-1)/mega), int(int64(p.MaxRate)/mega)
+		if p.MaxRate > 0 && s.MaxMbps == 0 {
+			return s, fmt.Errorf("%w: an adapter holds no function to less than 1 Mbit/s, and port %s may send %v at most", ErrFunctionUnfit, p.ID, p.MaxRate)
+		}
+	case api.TechnologyInfiniBand:
+		s.GUID, s.PKey, s.Limited = p.Function.GUID, n.PKey, p.Function.Limited
+		if s.GUID == "" {
+			return s, fmt.Errorf("%w: port %s has no GUID", ErrFunctionUnfit, p.ID)
+		}
+	default:
+		return s, fmt.Errorf("%w: network %d is made of tunnels, which an adapter's switch does not know; use a network on a VLAN or an InfiniBand partition",
+			ErrFunctionUnfit, n.Index)
+	}
+	return s, nil
+}
+
+// mega is how many bit/s are one Mbit/s.
+const mega = 1_000_000
 
 // FunctionState is where a function is on its node now.
 type FunctionState struct {

@@ -36,8 +36,9 @@ type Function struct {
 	// Device and Part are those of the DeviceClaim; Part is empty for a whole port.
 	Device string `json:"device"`
 	Part   string `json:"part,omitempty"`
-	// GUID is the port GUID on InfiniBand, empty elsewhere.
-	GUID string `json:"guid,omitempty"`
+	// GUID is the port GUID on InfiniBand, empty elsewhere. Limited is that of the PortClaim.
+	GUID    string `json:"guid,omitempty"`
+	Limited bool   `json:"limited,omitempty"`
 }
 
 // Shaped reports whether the node has to act on the port's packets for its quality of service.
@@ -58,8 +59,24 @@ func (p Port) identity() string {
 // PortOf returns the n-th port of an assignment. Its ID is the assignment's for the first, and follows from it for others.
 func PortOf(a *api.Assignment, n int) Port {
 	p := &a.Ports[n]
-	return Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n), Quality: p.Quality}
+	port := Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n), Quality: p.Quality}
+	switch p.Kind {
+	case api.PortVF, api.PortPF, api.PortMACVTAP:
+		port.Function = Function{Kind: p.Kind, Device: p.Device, Part: p.Part, GUID: p.GUID, Limited: p.Limited}
+	}
+	return port
 }
+
+// IsFunction reports whether the port is a part of an adapter, or on one, so that its traffic passes no bridge of the node.
+func (p Port) IsFunction() bool { return p.Function != Function{} }
+
+// MACVTAP returns the place of a MACVTAP port: the device that is named for it.
+func MACVTAP(port Port) Place {
+	return Place{Kind: api.PortMACVTAP, At: macvtapPrefix + strings.TrimPrefix(DeviceName(port.ID), DevicePrefix)}
+}
+
+// macvtapPrefix begins the names of MACVTAP devices, which are none of the ports on bridges.
+const macvtapPrefix = "nmv"
 
 // portMark parts the number of a port from the ID of its assignment, in which it can't be.
 const portMark = "+"
@@ -113,6 +130,9 @@ type Place struct {
 	// At names the place: of a veth port a path that opens the member's network namespace, such as /proc/PID/ns/net; of a TAP or MACVTAP port
 	// the device's name on the node; of a function its PCI address, such as 0000:3b:00.2.
 	At string
+	// Namespace, of a function only, is a path that opens the network namespace that gets its network interface and its RDMA device. Without one the
+	// function is a virtual machine's, by VFIO.
+	Namespace string
 	// Queues are those of a TAP port. A device has either one, or several that its hypervisor opens one by one; 0 is one.
 	Queues int
 }
@@ -147,6 +167,9 @@ func (p Place) Validate() error {
 	case api.PortVF, api.PortPF:
 		if !pciAddress.MatchString(p.At) {
 			return fmt.Errorf("a %s port needs a PCI address such as 0000:3b:00.2, not %q", p.Kind, p.At)
+		}
+		if p.Namespace != "" && (!path.IsAbs(p.Namespace) || strings.ContainsRune(p.Namespace, 0)) {
+			return fmt.Errorf("a %s port needs the absolute path of a network namespace, not %q", p.Kind, p.Namespace)
 		}
 	default:
 		return fmt.Errorf("%q is no kind of port; the kinds are %v", p.Kind, PortKinds())

@@ -20,7 +20,7 @@ import (
 )
 
 // Attach connects a member; its port must be among the networks last applied, so that the rules that pin it are in force. A
-// port that is as it should be is left alone. Ports other than veth pairs and TAP devices are refused.
+// port that is as it should be is left alone.
 func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -38,7 +38,10 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 		return err
 	}
 	if place.Kind != api.PortVeth && place.Kind != api.PortTAP {
-		return fmt.Errorf("%w: %s; only veth ports, which lead into network namespaces, and TAP ports are implemented", fabric.ErrPortKind, place)
+		return f.attachPlace(ctx, port, place)
+	}
+	if port.IsFunction() {
+		return fmt.Errorf("%w: it is to be on %s, and %s was asked for", fabric.ErrPortKind, port.Function, place)
 	}
 	network, err := fabric.FindPort(f.applied, port)
 	if err != nil {
@@ -275,6 +278,9 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 			return fmt.Errorf("detaching port %s: %w", port, err)
 		}
 		f.spaces.Delete(plan.PortName(port))
+	}
+	if err := f.releaseFunctions(ctx, id); err != nil {
+		return fmt.Errorf("releasing the functions of assignment %s: %w", id, err)
 	}
 	failpoint.Hit("node.after-detach")
 	return nil

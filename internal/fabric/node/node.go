@@ -32,6 +32,8 @@ type Config struct {
 	PrivateKey wgtypes.Key
 	// NoShortcuts makes all frames between members pass the bridge, as on a kernel that has nothing else; for tests and comparisons.
 	NoShortcuts bool
+	// Functions hands out the functions of the node's adapters; nil: there are none.
+	Functions FunctionHolder
 }
 
 // Fabric implements fabric.Fabric on the kernel's Ethernet devices.
@@ -172,7 +174,7 @@ func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plan.Drifts(f.cfg.Config, f.applied, seen, ops), nil
+	return plan.Drifts(f.cfg.Config, fabric.Bridged(f.applied), seen, ops), nil
 }
 
 // Probe looks at the ports.
@@ -190,11 +192,17 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plan.Problems(f.applied, links), nil
+	wrong := plan.Problems(fabric.Bridged(f.applied), links)
+	f.probeFunctions(ctx, wrong)
+	return wrong, nil
 }
 
 // plan reads the kernel and plans.
 func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Observed, []plan.Operation, error) {
+	if err := fabric.Validate(networks); err != nil {
+		return plan.Observed{}, nil, err
+	}
+	networks = fabric.Bridged(networks)
 	seen, err := f.observe(ctx)
 	if err != nil {
 		return plan.Observed{}, nil, err
