@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
@@ -44,6 +45,8 @@ type Agent struct {
 	begun    time.Time
 	// isGuest: the machine is a virtual one, and its host starts it again if it wants to.
 	isGuest bool
+	// following are the interfaces that the host takes away and brings back.
+	following following
 }
 
 // How long the parts of a boot may take.
@@ -125,7 +128,7 @@ func (a *Agent) connect(ctx context.Context, news <-chan struct{}, found chan<- 
 	defer cancel()
 	_ = linkUp(ctx, "lo")
 	nicCtx, stop := context.WithTimeout(ctx, nicDeadline)
-	nic, err := findNIC(nicCtx, a.args.MAC, news)
+	nic, err := findNIC(nicCtx, a.args.MAC, guestlink.Interface{MAC: a.args.MAC}.IsOf, news)
 	stop()
 	if err != nil {
 		return err

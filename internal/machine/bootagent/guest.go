@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -172,11 +173,15 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 	if err := unix.Sethostname([]byte(s.Hostname)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
+	if slices.ContainsFunc(s.Interfaces, isMissing) {
+		g.agent.loadDrivers(context.Background(), atOnce) // of adapters, which are any
+	}
 	for _, i := range s.Interfaces {
 		if err := configureInterface(ctx, i); err != nil {
 			return err
 		}
 	}
+	g.agent.follow(s.Interfaces)
 	if s.Home != "" {
 		if err := g.agent.mountHome(s.Home); err != nil {
 			return err

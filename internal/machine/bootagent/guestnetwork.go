@@ -20,7 +20,7 @@ import (
 func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, nicDeadline)
 	defer cancel()
-	nic, err := findNIC(ctx, i.MAC, nil)
+	nic, err := findNIC(ctx, i.MAC, i.IsOf, nil)
 	if err != nil {
 		return err
 	}

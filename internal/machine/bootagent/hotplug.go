@@ -48,6 +48,9 @@ func (a *Agent) obeyHotplug() {
 				if processor := newProcessor(buffer[:n]); processor != "" {
 					a.bringOnline(processor)
 				}
+				if nic := newNIC(buffer[:n]); nic != "" {
+					a.arrived(nic)
+				}
 			}
 		}
 	}()
@@ -70,6 +73,15 @@ func presentProcessors(dir string) (names []string) {
 		names = append(names, filepath.Base(path))
 	}
 	return names
+}
+
+// newNIC returns the name of the network interface that a kernel event announces, or "".
+func newNIC(message []byte) string {
+	event := parseUevent(message)
+	if event["ACTION"] != "add" || event["SUBSYSTEM"] != "net" {
+		return ""
+	}
+	return event["INTERFACE"]
 }
 
 // newProcessor returns the name of the processor that a kernel event announces, or "".

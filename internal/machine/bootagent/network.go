@@ -27,8 +27,8 @@ type network struct {
 	lease       *nclient4.Lease
 }
 
-// findNIC returns the interface of a MAC, waiting for its driver until ctx ends.
-func findNIC(ctx context.Context, mac string, news <-chan struct{}) (*net.Interface, error) {
+// findNIC returns the interface whose address is that of a MAC, waiting for its driver until ctx ends.
+func findNIC(ctx context.Context, mac string, is func(net.HardwareAddr) bool, news <-chan struct{}) (*net.Interface, error) {
 	for {
 		interfaces, err := net.Interfaces()
 		if err != nil {
@@ -36,7 +36,7 @@ func findNIC(ctx context.Context, mac string, news <-chan struct{}) (*net.Interf
 		}
 		var seen []string
 		for _, i := range interfaces {
-			if i.HardwareAddr.String() == mac {
+			if is(i.HardwareAddr) {
 				return &i, nil
 			}
 			if len(i.HardwareAddr) == 6 {

@@ -7,6 +7,8 @@
 package guestlink
 
 import (
+	"encoding/hex"
+	"net"
 	"net/netip"
 	"time"
 )
@@ -58,6 +60,18 @@ type Interface struct {
 	// Gateway of Routes; the zero value: none are by this interface.
 	Gateway netip.Addr     `json:"gateway"`
 	Routes  []netip.Prefix `json:"routes,omitempty"`
+	// GUID is the port GUID of a NIC on InfiniBand, 16 hexadecimal digits: its address is not the MAC.
+	GUID string `json:"guid,omitempty"`
+	// Comes: the host takes the NIC away and brings it back while the machine runs. It is set up each time.
+	Comes bool `json:"comes,omitempty"`
+}
+
+// IsOf reports whether a NIC with a link address is this one. That of IPoIB ends with the port's GUID (RFC 4391, section 9.1.1).
+func (i Interface) IsOf(address net.HardwareAddr) bool {
+	if i.GUID != "" {
+		return len(address) == 20 && hex.EncodeToString(address[12:]) == i.GUID
+	}
+	return address.String() == i.MAC
 }
 
 // Dir is a directory that is made unless it is there.
