@@ -60,9 +60,9 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 	}
 	runs()
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.arrived[id] = true // Update gives it its files, the time, and the connection of its member agent
-	return nil
+	d.mu.Unlock()
+	return d.plugAgain(context.WithoutCancel(ctx), a.host, a.m)
 }
 
 // link shows the member agent's socket to a QEMU that does not see it yet, whichever libvirtd started it. A guest that arrived here sees the end of its

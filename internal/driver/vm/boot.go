@@ -86,7 +86,11 @@ func makeInitrd(at, first string, boot, program []byte) error {
 // usesPorts reports a port whose device nobody has open: it has no carrier then.
 func (d *Driver) usesPorts(m driver.Member) error {
 	for n := range m.Assignment.Ports {
-		device := fabric.TAP(fabric.PortOf(&m.Assignment, n)).At
+		port := fabric.PortOf(&m.Assignment, n)
+		if isPassedThrough(port) {
+			continue // it has no device here
+		}
+		device := placeOf(port, 0).At
 		if err := hasCarrier(device); err != nil {
 			return fmt.Errorf("its device %s was removed and made again, which the machine can't follow; the member has to be replaced (%w)", device, err)
 		}

@@ -58,7 +58,10 @@ type domain struct {
 	Emulator, Machine         string
 	Roots                     []rootDisk
 	NICs                      []nic
-	Console                   string
+	// RootPorts are the numbers of those that are kept for functions. Functions are those that the machine starts with.
+	RootPorts []int
+	Functions []hostDevice
+	Console   string
 	// Display is the socket of its screen, "" without one.
 	Display                string
 	GuestSocket, GuestPort string
@@ -90,6 +93,7 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 	for n := range image.Layers {
 		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
 	}
+	d.keepRootPorts(&m.Assignment)
 	return d
 }
 
@@ -110,7 +114,11 @@ func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 	}
 	d.Sockets, d.Cores = topology(len(d.CPUs), d.Cells)
 	for n := range a.Ports {
-		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: fabric.TAP(fabric.PortOf(a, n)).At, MTU: chosenMTU(m.Networks, a.Ports[n].Network)})
+		port := fabric.PortOf(a, n)
+		if isPassedThrough(port) {
+			continue
+		}
+		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: placeOf(port, 0).At, MTU: chosenMTU(m.Networks, a.Ports[n].Network)})
 	}
 	return d
 }

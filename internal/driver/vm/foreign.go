@@ -168,7 +168,8 @@ func (d *Driver) showForeign(_ context.Context, host *daemon, m driver.Member, i
 // launchForeign attaches the member's ports, writes its seed, and starts its machine. From then on it runs; Await tells when it is ready.
 func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
 	id := m.Assignment.ID
-	if err := d.plugIn(ctx, m, foreignQueues(&m.Assignment, *image.Disk)); err != nil {
+	functions, err := d.plugIn(ctx, m, foreignQueues(&m.Assignment, *image.Disk))
+	if err != nil {
 		return err
 	}
 	setup, err := d.setupOf(m)
@@ -183,7 +184,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 		return err
 	}
 	failpoint.Hit("vm.after-seed")
-	text, err := newForeignDomain(m, *image.Disk, viewOf(id), uuidText(d.domainUUID(id)), d.hardware()).xml()
+	machine := newForeignDomain(m, *image.Disk, viewOf(id), uuidText(d.domainUUID(id)), d.hardware())
+	machine.Functions = functions
+	text, err := machine.xml()
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 )
 
@@ -142,6 +143,14 @@ func mtuOf(device string) (int, error) {
 		return 0, fmt.Errorf("its port's device %s: %w", device, err)
 	}
 	return link.MTU, nil
+}
+
+// portMTU is the MTU of the guest's end of a port on a network.
+func portMTU(p fabric.Port, n networkOf) (int, error) {
+	if p.IsFunction() {
+		return fabric.FunctionMTU(n), nil
+	}
+	return mtuOf(fabric.TAP(p).At)
 }
 
 func prefixOf(address netip.Addr, network netip.Prefix) netip.Prefix {

@@ -204,6 +204,9 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 	if err != nil {
 		return report, err
 	}
+	if err := surviveAll(r.Member, verbMove); err != nil {
+		return report, err
+	}
 	if err := w.say(message{Word: wordHello, ID: id, Shape: r.Shape}); err != nil {
 		return report, err
 	}
@@ -326,12 +329,12 @@ func (d *Driver) takeBack(ctx context.Context, id string) error {
 	defer done()
 	switch {
 	case seen.alive(): // a crash may have come between the two steps below
-		return d.goOn(ctx, host, id)
+		return errors.Join(d.goOn(ctx, host, id), d.plugAgain(ctx, host, *seen.member))
 	case seen.state != driver.StateHandedOver:
 		return fmt.Errorf("it is %s, not %s", seen.state, driver.StateHandedOver)
 	}
 	if err := errors.Join(os.Remove(d.path(id, fileHanded)), settled(d.dir(id))); err != nil {
 		return err
 	}
-	return d.goOn(ctx, host, id)
+	return errors.Join(d.goOn(ctx, host, id), d.plugAgain(ctx, host, *seen.member))
 }

@@ -57,6 +57,7 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		"emulated-mtu.xml": {}, "emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
 		"accelerated-numa.xml":      {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
 		"accelerated-hugepages.xml": {KVM: true, NUMANodes: twoNodes}, "emulated-hugepages.xml": {},
+		"emulated-functions.xml": {}, "accelerated-functions.xml": {KVM: true},
 		"emulated-growing.xml":           {Processors: 4, MemoryBytes: 3 << 30},
 		"accelerated-numa-growing.xml":   {KVM: true, NUMANodes: map[int]int{2: 1, 3: 1}, Processors: 4, MemoryBytes: 64 << 30},
 		"emulated-growing-hugepages.xml": {Processors: 3, MemoryBytes: 64 << 30},
@@ -79,10 +80,17 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		if strings.HasSuffix(name, "-mtu.xml") {
 			m.Networks[1].MTU = 8950
 		}
+		if strings.HasSuffix(name, "-functions.xml") {
+			onFunctions(&m)
+		}
 		if strings.HasSuffix(name, "-model.xml") {
 			m.Assignment.CPUModel = "Westmere"
 		}
-		got, err := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h, newChassis(&m.Assignment, h)).xml()
+		d := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h, newChassis(&m.Assignment, h))
+		if strings.HasSuffix(name, "-functions.xml") {
+			d.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}})
+		}
+		got, err := d.xml()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +152,9 @@ func TestAMemberThatCanNotBeCarriedIsRefused(t *testing.T) {
 	}{
 		"a name that is a path":                {func(m *driver.Member) { m.Assignment.ID = "../x" }, "not a valid member ID"},
 		"a part of a member on another node":   {func(m *driver.Member) { m.Assignment.Of = "uid.c1-1.1" }, "hold nothing on other nodes"},
-		"a device":                             {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "gpu0"}} }, "get no devices yet"},
+		"a device that is no adapter":          {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "gpu0", Class: "gpu"}} }, "of the classes nic and hca only"},
+		"an adapter without a port on it":      {func(m *driver.Member) { onFunctions(m); m.Assignment.Ports[0].Part = "vf4" }, "none of its ports is on that"},
+		"a port on what it does not hold":      {func(m *driver.Member) { onFunctions(m); m.Assignment.Devices = m.Assignment.Devices[1:] }, "port 0 is on vf3 of adapter 0000:3b:00.0, which it does not hold"},
 		"no processor":                         {func(m *driver.Member) { m.Assignment.CPUs = nil }, "no CPUs"},
 		"less memory than a kernel needs":      {func(m *driver.Member) { m.Assignment.Memory[0].Bytes = 64 << 20 }, "the minimum is 192 MiB"},
 		"the user IDs of the host":             {func(m *driver.Member) { m.Assignment.UserIDs.First = 0 }, "must not run as the host's root"},

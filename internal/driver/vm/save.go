@@ -63,7 +63,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	defer done()
 	switch {
 	case seen.state == driver.StateSaved:
-		return d.endMachine(ctx, host, id) // one that was killed had no time for it
+		return d.endSaved(ctx, host, id, *seen.member) // one that was killed had no time for it
 	case !seen.alive():
 		return fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
@@ -88,7 +88,18 @@ func (d *Driver) save(ctx context.Context, id string) error {
 		return errors.Join(err, os.RemoveAll(d.path(id, fileSaved)), os.RemoveAll(d.path(id, fileState)), out.cancel(ctx))
 	}
 	failpoint.Hit("vm.after-saved")
-	return d.endMachine(ctx, host, id)
+	return d.endSaved(ctx, host, id, r.Member)
+}
+
+// endSaved ends the machine of a member that is saved. Its functions are free for others then.
+func (d *Driver) endSaved(ctx context.Context, host *daemon, id string, m driver.Member) error {
+	if err := d.endMachine(ctx, host, id); err != nil || len(passedThrough(&m.Assignment)) == 0 {
+		return err
+	}
+	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
+		return fmt.Errorf("releasing its functions: %w", err)
+	}
+	return nil
 }
 
 // recallMovable is recall of a member that can go on in another machine, which fits its shape.
@@ -215,7 +226,7 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 	case err != nil:
 		return err
 	case seen.alive(): // one that was killed may have had no time to let it go on
-		return d.goOn(ctx, host, m.Assignment.ID)
+		return errors.Join(d.goOn(ctx, host, m.Assignment.ID), d.plugAgain(ctx, host, m))
 	}
 	s, err := d.savedHere(ctx, host, from)
 	if err != nil {

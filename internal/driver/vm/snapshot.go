@@ -47,6 +47,9 @@ func (d *Driver) snapshot(ctx context.Context, id, of string) error {
 	if err != nil {
 		return err
 	}
+	if err := surviveAll(r.Member, verbSnapshot); err != nil {
+		return err
+	}
 	if err := d.stirred(ctx, host, of); err != nil {
 		return err
 	}

@@ -116,8 +116,6 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
 	case a.IsPart() && !a.IsSuccessor():
 		return fmt.Errorf("it is a part of member %s, and virtual machines hold nothing on other nodes", a.Of)
-	case len(a.Devices) > 0:
-		return fmt.Errorf("it holds device %s, and virtual machines get no devices yet", a.Devices[0].Device)
 	case len(a.CPUs) == 0:
 		return errors.New("the assignment has no CPUs")
 	case a.MemoryBytes() < leastMemory:
@@ -133,7 +131,7 @@ func checkMember(m driver.Member) error {
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	return nil
+	return checkDevices(&a)
 }
 
 // StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
@@ -240,14 +238,17 @@ func giveHome(dir string, user int) error {
 func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, image environment.Image) error {
 	id, h := m.Assignment.ID, d.hardware()
 	c := newChassis(&m.Assignment, h)
-	if err := d.plugIn(ctx, m, c.queues(&m.Assignment)); err != nil {
+	functions, err := d.plugIn(ctx, m, c.queues(&m.Assignment))
+	if err != nil {
 		return err
 	}
 	setup, err := d.setupOf(m)
 	if err != nil {
 		return err
 	}
-	text, err := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), h, c).xml()
+	machine := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), h, c)
+	machine.take(functions)
+	text, err := machine.xml()
 	if err != nil {
 		return err
 	}
@@ -325,24 +326,29 @@ func (d *Driver) boot(ctx context.Context, host *daemon, id string, setup guestl
 }
 
 // plugIn makes the member's ports, before there is a machine.
-func (d *Driver) plugIn(ctx context.Context, m driver.Member, queues int) error {
+func (d *Driver) plugIn(ctx context.Context, m driver.Member, queues int) ([]hostDevice, error) {
 	attaching, attached := tracing.Stage(ctx, "attach")
 	err := d.attach(attaching, m, queues)
+	var functions []hostDevice
+	if err == nil {
+		functions, err = d.attachFunctions(attaching, m)
+	}
 	attached(err)
 	if err != nil {
-		return fmt.Errorf("attaching it to its network: %w", err)
+		return nil, fmt.Errorf("attaching it to its network: %w", err)
 	}
 	failpoint.Hit("vm.after-attach")
-	return nil
+	return functions, nil
 }
 
-// attach makes the member's ports, with so many queues each.
+// attach makes the member's ports that have devices on the node, with so many queues each.
 func (d *Driver) attach(ctx context.Context, m driver.Member, queues int) error {
 	for n := range m.Assignment.Ports {
 		port := fabric.PortOf(&m.Assignment, n)
-		place := fabric.TAP(port)
-		place.Queues = queues
-		if err := d.cfg.Attacher.Attach(ctx, port, place); err != nil {
+		if isPassedThrough(port) {
+			continue
+		}
+		if err := d.cfg.Attacher.Attach(ctx, port, placeOf(port, queues)); err != nil {
 			return err
 		}
 	}
@@ -415,15 +421,18 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 	}
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)
-		mtu, err := mtuOf(fabric.TAP(port).At)
-		if err != nil {
-			return s, err
-		}
 		i := slices.IndexFunc(m.Networks, func(network networkOf) bool { return network.UID == a.Ports[n].Network })
 		if i < 0 {
 			return s, fmt.Errorf("network %s of its port %d is unknown", a.Ports[n].Network, n)
 		}
-		nic := guestlink.Interface{MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu}
+		mtu, err := portMTU(port, m.Networks[i])
+		if err != nil {
+			return s, err
+		}
+		nic := guestlink.Interface{
+			MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu,
+			GUID: port.Function.GUID, Comes: isPassedThrough(port),
+		}
 		if six := m.Networks[i].Address6(port.Address); six.IsValid() {
 			nic.Address6 = netip.PrefixFrom(six, api.Prefix6Bits)
 		}

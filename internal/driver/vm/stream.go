@@ -43,6 +43,8 @@ type outgoing struct {
 	host *daemon
 	id   string
 	was  driver.State
+	// member is what goes on here if the migration is cancelled.
+	member driver.Member
 	// stats are QEMU's.
 	stats migration
 	// since is when it was seen that all has left. stands is when it was made to stand still before anything left; zero: it ran until the end.
@@ -75,17 +77,20 @@ func (m migration) ended() bool {
 // leave lets the state of a machine out to to. One that runs meanwhile does so until the end, others stand still from the beginning. On error it goes on
 // as before.
 func (d *Driver) leave(ctx context.Context, host *daemon, id string, seen sight, to io.Writer, runs bool, limits driver.MoveLimits) (*outgoing, error) {
-	o := &outgoing{d: d, host: host, id: id, was: seen.state}
+	o := &outgoing{d: d, host: host, id: id, was: seen.state, member: *seen.member}
+	if err := d.unplugFunctions(ctx, host, id, seen); err != nil {
+		return nil, errors.Join(err, d.plugAgain(context.WithoutCancel(ctx), host, o.member))
+	}
 	listener, err := d.listenOut(id, int(seen.member.Assignment.UserIDs.First))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.plugAgain(context.WithoutCancel(ctx), host, o.member))
 	}
 	defer func() { _ = errors.Join(listener.Close(), os.RemoveAll(d.path(id, filepath.Join(dirRun, fileOut)))) }()
 	if !runs && seen.state == driver.StateRunning {
 		o.stands = time.Now()
 		err := host.domain(ctx, id, func(rpc *libvirt.Libvirt, domain libvirt.Domain) error { return rpc.DomainSuspend(domain) })
 		if err != nil {
-			return nil, err
+			return nil, errors.Join(err, d.plugAgain(context.WithoutCancel(ctx), host, o.member))
 		}
 	}
 	if err := o.run(ctx, listener, to, runs, limits); err != nil {
@@ -246,7 +251,10 @@ func (o *outgoing) cancel(ctx context.Context) error {
 	if _, err := o.ended(ctx); err != nil || o.was == driver.StatePaused {
 		return err
 	}
-	return o.d.goOn(ctx, o.host, o.id)
+	if err := o.d.goOn(ctx, o.host, o.id); err != nil {
+		return err
+	}
+	return o.d.plugAgain(ctx, o.host, o.member)
 }
 
 // goOn lets a machine's processors run, whatever stopped them.

@@ -1,0 +1,92 @@
+package vm
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+)
+
+const adapter = "0000:3b:00.0"
+
+// onFunctions puts a member's first port on a virtual function and its second on a MACVTAP device of another one.
+func onFunctions(m *driver.Member) {
+	for n, kind := range []api.PortKind{api.PortVF, api.PortMACVTAP} {
+		part := []string{"vf3", "vf5"}[n]
+		m.Assignment.Devices = append(m.Assignment.Devices, api.DeviceClaim{Class: "nic", Device: adapter, Way: "vf", Part: part})
+		p := &m.Assignment.Ports[n]
+		p.Kind, p.Device, p.Part = kind, adapter, part
+	}
+}
+
+func TestAMachineIsTheSameWithAFunctionAndWithout(t *testing.T) {
+	m, h := goldenMember(), hardware{}
+	onFunctions(&m)
+	with := newDomain(m, goldenImage(), viewOf("m"), "u", h, nil)
+	with.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}})
+	without := newDomain(m, goldenImage(), viewOf("m"), "u", h, nil)
+	a, errA := with.xml()
+	b, errB := without.xml()
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	device := with.Functions[0].XML()
+	if !strings.Contains(a, device) {
+		t.Fatalf("the machine lacks %s", device)
+	}
+	if got := strings.Replace(a, "    "+device+"\n", "", 1); got != b {
+		t.Errorf("besides the function, they differ:\n%s", cmp.Diff(b, got))
+	}
+	if got, err := parseHostDevices(a); err != nil || !cmp.Equal(got, with.Functions) {
+		t.Errorf("read back: %v, %v; want %v", got, err, with.Functions)
+	}
+	if got, err := parseHostDevices(b); err != nil || len(got) > 0 {
+		t.Errorf("read back without: %v, %v", got, err)
+	}
+}
+
+func TestAFunctionSurvivesWhatItsKindAndItsNetworkLet(t *testing.T) {
+	for _, c := range []struct {
+		kind       api.PortKind
+		technology api.Technology
+		verb       verb
+		want       string
+	}{
+		{api.PortVF, api.TechnologyVLAN, verbSave, ""},
+		{api.PortVF, api.TechnologyVLAN, verbMove, ""},
+		{api.PortVF, api.TechnologyVLAN, verbSnapshot, "does not let"},
+		{api.PortVF, api.TechnologyInfiniBand, verbSave, ""},
+		{api.PortVF, api.TechnologyInfiniBand, verbMove, "queue pairs"},
+		{api.PortPF, api.TechnologyVLAN, verbSave, ""},
+		{api.PortPF, api.TechnologyVLAN, verbMove, "whole port"},
+		{api.PortMACVTAP, api.TechnologyVLAN, verbMove, ""},
+		{api.PortMACVTAP, api.TechnologyVLAN, verbSnapshot, ""},
+		{api.PortTAP, api.TechnologyVXLAN, verbSnapshot, ""},
+	} {
+		m := goldenMember()
+		m.Assignment.Ports, m.Networks = m.Assignment.Ports[:1], m.Networks[:1]
+		p := &m.Assignment.Ports[0]
+		p.Kind, p.Device, p.Part = c.kind, adapter, "vf3"
+		m.Networks[0].Technology = c.technology
+		err := surviveAll(m, c.verb)
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, errFunctionStays) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s on %s, %s: %v, want %q", c.kind, c.technology, c.verb, err, c.want)
+		}
+	}
+}
+
+func TestOnlyPCIAddressesBecomeDevices(t *testing.T) {
+	got, err := newHostDevice("0000:3b:10.2")
+	if want := (hostDevice{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}); err != nil || got != want || got.String() != "0000:3b:10.2" {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for _, text := range []string{"", "3b:10.2", "0000:3b:10.2'/><x", "0000:3b:10.9", "eth0"} {
+		if got, err := newHostDevice(text); err == nil {
+			t.Errorf("%q is taken for %v", text, got)
+		}
+	}
+}
