@@ -32,6 +32,8 @@ func run() int {
 		packages = flag.String("packages", "", "Debian `packages` that the guest has besides, separated by commas")
 		modules  = flag.String("modules", "", "kernel `modules` that the guest loads, separated by commas")
 		share    = flag.String("share", "", "`folder` that the guest sees read-only besides")
+		emulator = flag.String("emulator", "", "`path` of QEMU; that of the PATH without")
+		adapters = flag.Int("adapters", 0, "`number` of Ethernet adapters with virtual functions, which need QEMU 8.0 or later")
 		timeout  = flag.Duration("timeout", 10*time.Minute, "end the guest after this `time`")
 	)
 	flag.Parse()
@@ -44,7 +46,7 @@ func run() int {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 
-	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Modules: words(*modules), Command: flag.Args()}
+	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Modules: words(*modules), Command: flag.Args(), Emulator: *emulator, Adapters: *adapters}
 	if *share != "" {
 		config.Shares = []string{*share}
 	}

@@ -58,10 +58,14 @@ chmod 755 "$root/sbin/guest-init"
 echo guest >"$root/etc/hostname"
 printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$root/etc/hosts"
 
-# Nothing in the guest needs these, and they are most of its size.
+# Nothing in the guest needs these, and they are most of its size. igb and igbvf drive the adapter whose functions QEMU emulates.
+intel=$root/lib/modules/$version/kernel/drivers/net/ethernet/intel
+mv "$intel/igb" "$intel/igbvf" "$root/tmp/"
 for dir in sound drivers/gpu drivers/media drivers/net/wireless drivers/net/ethernet drivers/usb drivers/iio drivers/staging drivers/hwmon; do
 	rm -rf "$root/lib/modules/$version/kernel/$dir"
 done
+mkdir -p "$intel"
+mv "$root/tmp/igb" "$root/tmp/igbvf" "$intel/"
 chroot "$root" depmod "$version"
 rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/boot/vmlinuz-* "$root"/boot/initrd*
 truncate -s 3G "$OUT/root.img"

@@ -7,6 +7,7 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,11 @@ type Config struct {
 	Shares []string
 	// Modules are kernel modules that are loaded before the command starts.
 	Modules []string
+	// Emulator is the path of QEMU; "" is qemu-system-x86_64 of the PATH.
+	Emulator string
+	// Adapters is the number of Ethernet adapters with 7 virtual functions each (igb), whose functions the guest can hand out: it has an IOMMU then.
+	// Each is alone on its wire. QEMU has them since version 8.0.
+	Adapters int
 	// Links are network cards, eth0 and so on in the guest once it has the module virtio_net. Start takes them over.
 	Links []Link
 	// Dir is the command's working folder, Env is added to its environment (NAME=VALUE).
@@ -65,7 +71,7 @@ func Start(ctx context.Context, cfg Config) (*Machine, error) {
 		return nil, errors.Join(fmt.Errorf("start a guest: %w", err), os.RemoveAll(scratch))
 	}
 	m := &Machine{scratch: scratch, done: make(chan struct{})}
-	m.cmd = exec.CommandContext(ctx, "qemu-system-x86_64", arguments(cfg, scratch)...)
+	m.cmd = exec.CommandContext(ctx, cmp.Or(cfg.Emulator, "qemu-system-x86_64"), arguments(cfg, scratch)...)
 	// QEMU keeps the root's throw-away copy in TMPDIR.
 	m.cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -118,9 +124,9 @@ func (m *Machine) result(waitErr error, problems string) (int, error) {
 func arguments(cfg Config, scratch string) []string {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
-		"-machine", "q35,accel=tcg", "-cpu", "max", "-smp", strconv.Itoa(cfg.CPUs), "-m", strconv.Itoa(cfg.MemoryMiB),
+		"-machine", machine(cfg), "-cpu", "max", "-smp", strconv.Itoa(cfg.CPUs), "-m", strconv.Itoa(cfg.MemoryMiB),
 		"-kernel", cfg.Image.Kernel, "-initrd", cfg.Image.Initrd,
-		"-append", "console=ttyS0 panic=-1 mitigations=off no_timer_check random.trust_cpu=on 8250.nr_uarts=4",
+		"-append", kernelArguments(cfg),
 		"-drive", "file=" + cfg.Image.Root + ",format=raw,if=virtio,snapshot=on",
 		"-serial", "file:" + filepath.Join(scratch, "console"),
 		"-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output",
@@ -130,6 +136,7 @@ func arguments(cfg Config, scratch string) []string {
 	for _, disk := range cfg.Disks {
 		args = append(args, "-drive", "file="+disk+",format=raw,if=virtio,cache=writeback")
 	}
+	args = append(args, adapters(cfg.Adapters)...)
 	for i, l := range cfg.Links {
 		args = append(args, l.arguments(i)...)
 	}
