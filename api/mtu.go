@@ -20,8 +20,8 @@ const CipherOverheadBytes = 60
 
 // OverheadBytes returns what carrying a member's packet between nodes adds to it on the underlay. All that compare an MTU with an underlay ask here.
 func (n *Network) OverheadBytes() int {
-	if n.Technology == TechnologyVLAN {
-		return 0 // the MTU of a trunk does not count the tag
+	if n.Technology == TechnologyVLAN || n.Technology == TechnologyInfiniBand {
+		return 0 // the MTU of a trunk does not count the tag, and no packet of a partition is on the underlay
 	}
 	return vxlanOverheadBytes
 }

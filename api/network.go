@@ -95,7 +95,7 @@ type Network struct {
 	VLAN int `json:"vlan,omitempty"`
 	// Cell is the cell of the fabric that carries the network; empty for the nodes' data network.
 	Cell string `json:"cell,omitempty"`
-	// PKey is the partition key of a network on InfiniBand, without the membership bit 0x8000, unique in its cell; 0 for others.
+	// PKey is the partition key of a network on InfiniBand, without the membership bit 0x8000, unique among those of a site; 0 for others.
 	PKey int `json:"pkey,omitempty"`
 	// Partition is how the partition carries IP.
 	Partition Partition `json:"partition,omitzero"`
@@ -211,10 +211,16 @@ type NetworkRequest struct {
 	Egress bool `json:"egress,omitempty"`
 	// Routed lets members reach those on other routed networks of the project, on whichever node.
 	Routed bool `json:"routed,omitempty"`
-	// Technology is vxlan, the default, or vlan: on the trunk interfaces of nodes.
+	// Technology is vxlan, the default, vlan: on the trunk interfaces of nodes, or infiniband: a partition of an InfiniBand fabric.
 	Technology Technology `json:"technology,omitempty"`
 	// VLAN is its VLAN ID, of the site's pool; only networks on VLANs have one. It defaults to a free one.
 	VLAN int `json:"vlan,omitempty"`
+	// Cell is the cell of the fabric that carries a network on InfiniBand. It may be omitted where the site has only one.
+	Cell string `json:"cell,omitempty"`
+	// PKey is the partition key of a network on InfiniBand, of the site's pool, without the membership bit. It defaults to a free one.
+	PKey int `json:"pkey,omitempty"`
+	// Partition is how the partition of a network on InfiniBand carries IP.
+	Partition Partition `json:"partition,omitzero"`
 	// MTU is the bytes of the largest packet of a member, from 576. With the overhead of a tunnel it has to fit the underlay of all nodes. It
 	// defaults to what the underlay leaves.
 	MTU int `json:"mtu,omitempty"`

@@ -117,6 +117,8 @@ type Config struct {
 	Pool placement.Pool
 	// Pool6 is where their IPv6 subnets come from.
 	Pool6 placement.Pool6
+	// PKeys are the partition keys that networks on InfiniBand can have.
+	PKeys api.PKeyPool
 	// VLANs are the VLAN IDs that networks can have. Encrypted: all that nodes exchange goes through WireGuard, which carries no VLANs.
 	VLANs     api.VLANPool
 	Encrypted bool

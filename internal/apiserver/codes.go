@@ -114,6 +114,15 @@ var (
 		"The server was started without a pool of VLANs, no node has a usable trunk, all VLANs are in use, or the underlay is encrypted.",
 		"Have an administrator start the servers with --vlan-pool and agents with --trunk-interface.",
 	}
+	codePKeyTaken = Code{
+		"pkey_taken", http.StatusUnprocessableEntity, "The partition key is in use",
+		"Another network has the requested partition key.", "Choose another partition key of the site's pool, or omit it to get a free one.",
+	}
+	codeNoInfiniBand = Code{
+		"no_infiniband", http.StatusUnprocessableEntity, "The site has no partitions for networks",
+		"The server was started without a pool of partition keys or without control of an InfiniBand fabric, all keys are in use, or there is no such cell.",
+		"Have an administrator start the servers with --pkey-pool and control of the fabric, or name another cell.",
+	}
 	codeSubnetTaken = Code{
 		"subnet_taken", http.StatusConflict, "The subnet is taken",
 		"The requested prefix overlaps the subnet of another network of the site.", "Choose another prefix, or omit it to get a free one.",
@@ -381,7 +390,7 @@ var (
 func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
-		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
+		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

@@ -197,7 +197,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		return apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Writer = brokenWriter{c.Writer, err} })
 	}
 	outward := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.FloatingPool = floatingPool(t) })
-	wired := withVLANs(t, nil)
+	wired, fabric := withVLANs(t, nil), withPKeys(t, "ib0")
 	tests := []errorCase{
 		{"malformed_request", "line 2", func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: "{\"name\":\n]"})
@@ -299,6 +299,13 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			wired.AddTrunk("n1", api.Trunk{Interface: "eth1", MTU: 1500})
 			send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"wire","technology":"vlan","vlan":100}`})
 			return send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"other","technology":"vlan","vlan":100}`})
+		}},
+		{"no_infiniband", `start its servers with --pkey-pool`, func() *http.Response {
+			return send(t, wired, request{method: "POST", path: "/v1/networks", body: `{"name":"ib","technology":"infiniband"}`})
+		}},
+		{"pkey_taken", `partition key 0x0101 is in use by network "project/ib"`, func() *http.Response {
+			send(t, fabric, request{method: "POST", path: "/v1/networks", body: `{"name":"ib","technology":"infiniband","pkey":257}`})
+			return send(t, fabric, request{method: "POST", path: "/v1/networks", body: `{"name":"other","technology":"infiniband","pkey":257}`})
 		}},
 		{"network_in_use", `1 cluster (onlab)`, func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"onlab","networks":["project/lab"]}`})

@@ -32,7 +32,7 @@ func (s *Server) registerNetworks() {
 	operation(s, "POST /v1/networks", AccessChange, "create-network", "Create a network of a project",
 		"Stores the request and returns at once, phase `pending`; the network is `ready` a moment later. Members of all clusters of the project whose groups "+
 			"name `project/NAME` have a port on it.",
-		http.StatusCreated, s.createNetwork, bodyCodes(codeInvalidRequest, codeNetworkExists, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codeTooManyNetworks, codeNoProject)...)
+		http.StatusCreated, s.createNetwork, bodyCodes(codeInvalidRequest, codeNetworkExists, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeTooManyNetworks, codeNoProject)...)
 	operation(s, "GET /v1/networks/{name}", AccessRead, "get-network", "Show a network",
 		"By its name or its UID: CLUSTER for a cluster's own network, CLUSTER:NETWORK for a further one, project/NETWORK (the slash as %2F) for one of a project.",
 		http.StatusOK, s.getNetwork, codeNoNetwork)
@@ -165,7 +165,7 @@ func joinNetwork(view *state.View, n *api.Network, quarantined map[string][]*api
 func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIntent, quarantined map[string][]*api.Assignment) api.NetworkStatus {
 	_, own := tenancy.Split(in.Name)
 	out := api.NetworkStatus{
-		Network: api.Network{UID: in.UID, Technology: cmp.Or(in.Technology, api.TechnologyVXLAN), VLAN: in.VLAN, Prefix: in.Prefix, Prefix6: in.Prefix6, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}, Phase: api.NetworkPending,
+		Network: api.Network{UID: in.UID, Technology: cmp.Or(in.Technology, api.TechnologyVXLAN), VLAN: in.VLAN, Cell: in.Cell, PKey: in.PKey, Partition: in.Partition, Prefix: in.Prefix, Prefix6: in.Prefix6, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}, Phase: api.NetworkPending,
 	}
 	if n := view.Network(in.UID); n != nil {
 		out.Network, out.Phase = *n, api.NetworkReady
@@ -253,12 +253,15 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	if err := s.vlanFits(p, view, req, src); err != nil {
 		return nil, err
 	}
+	if err := s.partitionFits(p, view, &req, src); err != nil {
+		return nil, err
+	}
 	if err := s.mtuFits(view, req, src); err != nil {
 		return nil, err
 	}
 	intent := api.NetworkIntent{
 		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, IPv6: req.IPv6 || prefix6.IsValid(), Prefix6: prefix6, Egress: req.Egress, Routed: req.Routed, MTU: req.MTU,
-		Technology: intendedTechnology(req), VLAN: req.VLAN,
+		Technology: intendedTechnology(req), VLAN: req.VLAN, Cell: req.Cell, PKey: req.PKey, Partition: req.Partition,
 		CreatedAt: s.cfg.Now().UTC(),
 	}
 	revision, err := s.cfg.Writer.CreateNetwork(ctx, intent)

@@ -12,10 +12,10 @@ import (
 
 // intendedTechnology is what is stored of a requested technology: nothing for the default.
 func intendedTechnology(req api.NetworkRequest) api.Technology {
-	if req.Technology == api.TechnologyVLAN {
-		return req.Technology
+	if req.Technology == api.TechnologyVXLAN {
+		return ""
 	}
-	return ""
+	return req.Technology
 }
 
 // vlanFits refuses a network on a VLAN that the site can't have.

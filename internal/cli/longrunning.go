@@ -189,6 +189,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	a.stateFlag(cmd, &opts.StateDir, "state directory")
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
+	cmd.Flags().StringVar(&opts.PKeyPool, "pkey-pool", "", "partition keys that networks on InfiniBand can have, like 0x100-0x1ff; give it to all servers of the site (default: none)")
 	cmd.Flags().StringVar(&opts.VLANPool, "vlan-pool", "", "VLAN IDs that networks can have, like 100-199; give it to all servers of the site (default: none)")
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")

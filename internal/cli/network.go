@@ -111,13 +111,16 @@ dropped; packets that rules dropped count as sent.`,
 	return cmd
 }
 
-// indexText is the number that the wire has for a network: its VLAN ID, or its index.
+// indexText is the number that the wire has for a network: its VLAN ID, its partition key, or its index.
 func indexText(n *api.NetworkStatus) string {
 	if n.Index == 0 {
 		return ""
 	}
-	if n.Technology == api.TechnologyVLAN {
+	switch n.Technology {
+	case api.TechnologyVLAN:
 		return strconv.Itoa(n.VLAN)
+	case api.TechnologyInfiniBand:
+		return api.PKeyText(n.PKey)
 	}
 	return strconv.Itoa(n.Index)
 }
@@ -167,13 +170,31 @@ func mtuText(n *api.NetworkStatus) string {
 	return strconv.Itoa(n.MTU)
 }
 
+// partitionText is how a partition carries IP.
+func partitionText(n *api.NetworkStatus) string {
+	if n.Technology != api.TechnologyInfiniBand {
+		return ""
+	}
+	text, p := yesNo(n.Partition.IPoIB), n.Partition
+	if p.MTUBytes > 0 {
+		text += ", MTU " + strconv.Itoa(p.MTUBytes)
+	}
+	if p.RateGbps > 0 {
+		text += ", at least " + strconv.Itoa(p.RateGbps) + " Gbit/s"
+	}
+	if p.ServiceLevel > 0 {
+		text += ", service level " + strconv.Itoa(p.ServiceLevel)
+	}
+	return text
+}
+
 func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	gateway := ""
 	if n.Gateway.IsValid() {
 		gateway = n.Gateway.String()
 	}
 	fields(w, "Name", n.Name, "UID", n.UID, "Project", otherProject(n.Project), "Cluster", n.Cluster, "Phase", string(n.Phase), "Refused", n.Refused,
-		"Technology", string(n.Technology), "ID", indexText(n), "Subnet", subnetText(n), "Gateway", gateway, "IPv6 subnet", subnet6Text(n), "Egress", yesNo(n.Egress), "Routed", routedText(n), "MTU", mtuText(n), "Ports", portsText(n.Ports))
+		"Technology", string(n.Technology), "Cell", n.Cell, "ID", indexText(n), "IPoIB", partitionText(n), "Subnet", subnetText(n), "Gateway", gateway, "IPv6 subnet", subnet6Text(n), "Egress", yesNo(n.Egress), "Routed", routedText(n), "MTU", mtuText(n), "Ports", portsText(n.Ports))
 	printRecords(w, n.Records)
 	if len(n.Ports) == 0 {
 		return

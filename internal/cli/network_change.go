@@ -18,6 +18,7 @@ import (
 func (a *app) networkCreate() *cobra.Command {
 	var req api.NetworkRequest
 	var noWait bool
+	var pkey string
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a network of a project, which outlives clusters", Args: oneArg("network"),
 		Long: `Create a network of a project, and wait until clusters can use it. Its subnet is a free one, unless --prefix gives another part of the
@@ -32,8 +33,12 @@ those on all networks of the project that were created with --routed. A group ca
 With --mtu, members' packets have up to that many bytes, on every node. A network without it carries what the nodes' underlay leaves.
 
 With --technology vlan, nodes exchange its frames with a VLAN tag, on their trunk interfaces, instead of by tunnels. Members on it are placed on
-nodes whose agents have a --trunk-interface. The site's servers name the VLANs that networks can have by --vlan-pool.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal network create wire --technology vlan --vlan 120\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+nodes whose agents have a --trunk-interface. The site's servers name the VLANs that networks can have by --vlan-pool.
+
+With --technology infiniband, the network is a partition of an InfiniBand fabric, which the fabric's subnet manager enforces. Members have ports
+on it by functions of adapters: 'nearmetal cluster create --network project/NAME --interface project/NAME:vf'. With --ipoib, the partition
+carries IP as well. The site's servers name the partition keys that networks can have by --pkey-pool.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal network create wire --technology vlan --vlan 120\n  nearmetal network create ib --technology infiniband --ipoib --ib-mtu 4096\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
@@ -42,13 +47,19 @@ nodes whose agents have a --trunk-interface. The site's servers name the VLANs t
 	flags.BoolVar(&req.Egress, "egress", false, "let members open connections to the outside (NAT), with their default route by this network")
 	flags.BoolVar(&req.Routed, "routed", false, "let members reach those on other networks of the project that are routed, too")
 	flags.IntVar(&req.MTU, "mtu", 0, "bytes of the largest packet of a member, at least 576 (default: what the nodes' underlay leaves)")
-	flags.StringVar((*string)(&req.Technology), "technology", "", "what carries it between nodes: vxlan, or vlan on the nodes' trunk interfaces (default: vxlan)")
+	flags.StringVar((*string)(&req.Technology), "technology", "", "what carries it between nodes: vxlan, vlan on the nodes' trunk interfaces, or infiniband (default: vxlan)")
 	flags.IntVar(&req.VLAN, "vlan", 0, "VLAN ID of the site's pool, for --technology vlan (default: a free one)")
+	flags.StringVar(&req.Cell, "cell", "", "cell of the fabric, for --technology infiniband (default: the site's only one)")
+	flags.StringVar(&pkey, "pkey", "", "partition key of the site's pool like 0x112, without the membership bit, for --technology infiniband (default: a free one)")
+	flags.BoolVar(&req.Partition.IPoIB, "ipoib", false, "carry IP over InfiniBand (RFC 4391), for --technology infiniband")
+	flags.IntVar(&req.Partition.MTUBytes, "ib-mtu", 0, "MTU of IP's broadcast group in bytes: 256, 512, 1024, 2048 or 4096, with --ipoib (default: the subnet manager's)")
+	flags.IntVar(&req.Partition.RateGbps, "ib-rate", 0, "least rate of a port that may join IP's broadcast group in Gbit/s, like 100, with --ipoib (default: the subnet manager's)")
+	flags.IntVar(&req.Partition.ServiceLevel, "service-level", 0, "service level of the partition, 0 to 15, for --technology infiniband")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	out := outputFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		req.Name = strings.TrimPrefix(args[0], api.ProjectNetwork(""))
 		if flags.Changed("prefix") && req.Prefix == "" {
 			return usage("--prefix is empty; give a prefix such as 10.64.128.0/24, or omit it")
@@ -61,8 +72,13 @@ nodes whose agents have a --trunk-interface. The site's servers name the VLANs t
 				return usage("--mtu: %s", problem)
 			}
 		}
+		if flags.Changed("pkey") {
+			if req.PKey, err = api.ParsePKey(pkey); err != nil {
+				return usage("--pkey: %v", err)
+			}
+		}
 		if err := manifest.CheckNetwork(req, manifest.Flags("name")); err != nil {
-			return usage("%v", err)
+			return usage("%v", partitionFlags(err))
 		}
 		c, err := a.client(0)
 		if err != nil {
@@ -73,11 +89,32 @@ nodes whose agents have a --trunk-interface. The site's servers name the VLANs t
 			n, err = a.awaitNetwork(cmd.Context(), c, n)
 		}
 		if err != nil {
-			return inFlags(err)
+			return inFlags(partitionFlags(err))
 		}
 		return out.print(a.Streams.Out, n, func(w io.Writer) { printNetwork(w, &n) })
 	}
 	return cmd
+}
+
+// partitionFlags names flags of partitions in what is wrong with them.
+func partitionFlags(err error) error {
+	named := map[string]string{"partition": "ipoib", "partition.ipoib": "ipoib", "partition.mtu_bytes": "ib-mtu", "partition.rate_gbps": "ib-rate", "partition.service_level": "service-level"}
+	rename := func(problems []api.FieldProblem) {
+		for i := range problems {
+			if flag := named[problems[i].Location]; flag != "" {
+				problems[i].Location = flag
+			}
+		}
+	}
+	var invalid *manifest.Invalid
+	var refused *client.Error
+	switch {
+	case errors.As(err, &invalid):
+		rename(invalid.Problems)
+	case errors.As(err, &refused):
+		rename(refused.Errors)
+	}
+	return err
 }
 
 // awaitNetwork waits until a new network is ready.

@@ -78,6 +78,8 @@ type Server struct {
 	NetworkPool string
 	// VLANPool is the VLAN IDs that networks can have, FIRST-LAST; empty: none.
 	VLANPool string
+	// PKeyPool is the partition keys that networks on InfiniBand can have, FIRST-LAST; empty: none.
+	PKeyPool string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating

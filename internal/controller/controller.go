@@ -69,8 +69,9 @@ type Config struct {
 	Pool6 placement.Pool6
 	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
 	FloatingPool []netip.Prefix
-	// VLANs are the VLAN IDs that networks can have.
+	// VLANs are the VLAN IDs that networks can have, PKeys the partition keys.
 	VLANs       api.VLANPool
+	PKeys       api.PKeyPool
 	Connections int
 	// Open are the private ranges that members with egress reach.
 	Open []netip.Prefix

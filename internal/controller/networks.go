@@ -52,6 +52,12 @@ func (p *pass) newNetwork(in *api.NetworkIntent, beside []api.Network) api.Netwo
 			return n
 		}
 	}
+	if in.Technology == api.TechnologyInfiniBand {
+		if err := p.givePKey(&n, in); err != nil {
+			n.Refused = err.Error()
+			return n
+		}
+	}
 	if in.Routed {
 		n.Pool = p.cfg.Pool.Prefix()
 	}

@@ -18,6 +18,7 @@ func CheckNetwork(req api.NetworkRequest, src *Source) error {
 		n.label("project", req.Project, MaxProjectName)
 	}
 	n.technology(req, src)
+	n.partition(req, src)
 	return n.err()
 }
 

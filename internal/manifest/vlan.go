@@ -9,8 +9,9 @@ import (
 // technology checks what a network is carried by, and what goes with it.
 func (n *normalizer) technology(req api.NetworkRequest, src *Source) {
 	vlan := req.Technology == api.TechnologyVLAN
-	if req.Technology != "" && req.Technology != api.TechnologyVXLAN && !vlan {
-		n.add("technology", string(req.Technology), "%q is no technology of networks; write %s or %s", req.Technology, api.TechnologyVXLAN, api.TechnologyVLAN)
+	if req.Technology != "" && req.Technology != api.TechnologyVXLAN && req.Technology != api.TechnologyInfiniBand && !vlan {
+		n.add("technology", string(req.Technology), "%q is no technology of networks; write %s, %s or %s", req.Technology, api.TechnologyVXLAN, api.TechnologyVLAN,
+			api.TechnologyInfiniBand)
 	}
 	if vlan && req.Routed {
 		n.add("routed", "true", "is not possible on a VLAN, which does not tell which node's router sent a frame; omit it, or choose technology %s", api.TechnologyVXLAN)

@@ -78,6 +78,9 @@ func (p Pool) Numbers(networks []*api.Network, records []*api.ClusterRecord, qua
 	}
 	for _, network := range networks {
 		n.indexes.Hold(network.Index, network.UID)
+		if network.PKey != 0 && network.Refused == "" {
+			n.holdPKey(network.UID, network.PKey)
+		}
 		n.holdBlocks(network.Prefix, network.UID)
 		if network.HasIPv6() {
 			n.subnets6 = append(n.subnets6, network.Prefix6)

@@ -78,3 +78,15 @@ func vlanPool(text string) (api.VLANPool, error) {
 	}
 	return pool, nil
 }
+
+// pkeyPool reads the partition keys that networks can have.
+func pkeyPool(text string) (api.PKeyPool, error) {
+	if text == "" {
+		return api.PKeyPool{}, nil
+	}
+	pool, err := api.ParsePKeyPool(text)
+	if err != nil {
+		return pool, fmt.Errorf("--pkey-pool: %w", err)
+	}
+	return pool, nil
+}

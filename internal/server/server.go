@@ -61,6 +61,7 @@ type Server struct {
 	pool    placement.Pool
 	pool6   placement.Pool6
 	vlans   api.VLANPool
+	pkeys   api.PKeyPool
 	// floating is where floating addresses come from.
 	floating floating.Pool
 	// open are the private ranges that members with egress reach.
@@ -110,6 +111,9 @@ func (s *Server) open() error {
 		return err
 	}
 	if s.vlans, err = vlanPool(s.cfg.VLANPool); err != nil {
+		return err
+	}
+	if s.pkeys, err = pkeyPool(s.cfg.PKeyPool); err != nil {
 		return err
 	}
 	if s.floating, err = floatingPool(s.cfg.Floating.Pools, s.pool); err != nil {
@@ -386,7 +390,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		}),
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
-		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, Encrypted: s.cfg.EncryptUnderlay, Pool6: s.sitePool6(), FloatingPool: s.floating,
+		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, Pool6: s.sitePool6(), FloatingPool: s.floating,
 		Audit: site.audit, Uses: site.uses, Traces: site.traces,
 	}
 }
@@ -395,7 +399,7 @@ func (s *Server) api(site *site) apiserver.Config {
 func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
-		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
+		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
 		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay,
 		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}

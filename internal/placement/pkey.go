@@ -1,0 +1,41 @@
+package placement
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// PKey gives a network the requested partition key, or with 0 the lowest free one of the pool. Networks keep their keys until they are forgotten, so
+// none is given again before all members of its last network are proved clean.
+//
+// Ports of whole nodes are in partitions by the indexes of their networks (decision 031), so both are of one range of numbers.
+func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int) (int, error) {
+	if requested != 0 {
+		switch {
+		case !pool.Has(requested):
+			return 0, fmt.Errorf("partition key %s is not in the site's pool (%s)", api.PKeyText(requested), pool)
+		case n.indexes.Holds(requested):
+			return 0, fmt.Errorf("partition key %s was given to another network by then", api.PKeyText(requested))
+		}
+		n.holdPKey(network, requested)
+		return requested, nil
+	}
+	for pkey := pool.First; pool.Has(pkey); pkey++ {
+		if !n.indexes.Holds(pkey) {
+			n.holdPKey(network, pkey)
+			return pkey, nil
+		}
+	}
+	return 0, fmt.Errorf("all partition keys of the site's pool (%s) are in use: delete a network on InfiniBand", pool)
+}
+
+func (n *Numbers) holdPKey(network string, pkey int) {
+	n.indexes.Hold(pkey, "partition of "+network)
+}
+
+// GUID returns the port GUID of a member on InfiniBand, in 16 hexadecimal digits. It is an EUI-64 with the bit for local administration, like the
+// member's MAC on Ethernet: 0e6d0000, network index and host number. A site gives neither number to anybody else before the member is proved clean.
+func GUID(index, host int) string {
+	return fmt.Sprintf("0e6d0000%04x%04x", index&0xffff, host&0xffff)
+}
