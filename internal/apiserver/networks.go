@@ -41,8 +41,9 @@ func (s *Server) registerNetworks() {
 			"become in a tunnel. Changes nothing. An agent repairs what differs by itself, after at most 30 seconds.",
 		http.StatusOK, s.checkNetwork, codeNoNetwork, codeNetworkUnchecked)
 	operation(s, "GET /v1/networks/{name}/trace", AccessRead, "trace-packet", "Trace a packet on a network",
-		"Follows the first packet of a connection from a port to another port or to an address, hop by hop, and names the rule of a security group "+
-			"that lets it pass or stops it; then the answer to it. Evaluates what nodes should have in force, and sends nothing.",
+		"Follows the first packet of a connection, hop by hop, and names the rule that lets it pass or stops it; then the answer to it. The packet goes from "+
+			"a port to another port of the network or of one that it is routed to, to a floating address or to the outside; or from outside to a floating "+
+			"address. Evaluates what nodes should have in force, and sends nothing.",
 		http.StatusOK, s.traceNetwork, codeParameter, codeInvalidRequest, codeNoNetwork, codeNoMember, codeNetworkUnchecked)
 	operation(s, "POST /v1/networks/{name}/records", AccessChange, "change-network-records", "Change the records of a project's network",
 		"`set` adds records, and replaces those of the same names; `remove` removes records. Members of clusters on the network find them by DNS and in "+

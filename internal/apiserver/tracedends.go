@@ -33,7 +33,7 @@ func (t tracingOf) follow(in *traceInput) (out api.NetworkTrace, path packettrac
 			path, err = t.followIn(outside, in, leads)
 			return out, path, err
 		}
-		err = t.unknown(in.From)
+		err = t.unknown(in.From, ", where the packet begins")
 	}
 	if err != nil {
 		return out, path, err
@@ -81,7 +81,7 @@ func (t tracingOf) followTo(sender packettrace.End, from networkPort, in *traceI
 	}
 	address, err := netip.ParseAddr(in.To)
 	if err != nil {
-		return "", path, t.unknown(in.To)
+		return "", path, t.unknown(in.To, ", or on one that it is routed to")
 	}
 	for _, n := range t.within()[1:] {
 		if n.Prefix.Contains(address) {
@@ -177,21 +177,22 @@ func (t tracingOf) find(n *api.Network, name string) (networkPort, bool, error) 
 	return networkPort{}, false, nil
 }
 
-// elsewhere returns a network that has the port which the traced one lacks, or nil.
+// elsewhere returns a network that has the port which the traced one lacks, or nil: one of a project rather than a cluster's own.
 func (t tracingOf) elsewhere(name string) *api.Network {
+	var other *api.Network
 	for _, n := range t.view.Networks {
-		if _, found, err := t.find(n, name); found && err == nil {
-			return n
+		if _, found, err := t.find(n, name); found && err == nil && (other == nil || n.OfProject()) {
+			other = n
 		}
 	}
-	return nil
+	return other
 }
 
 // unknown is the error of an end without a port where it has to be.
-func (t tracingOf) unknown(name string) error {
+func (t tracingOf) unknown(name, where string) error {
 	here := t.shown(t.network)
 	if other := t.elsewhere(name); other != nil {
-		return fail(codeNoMember, "%s has no port on network %q, or on one that it is routed to, but on %q; a packet begins on the network that is named first", name, here, t.shown(other))
+		return fail(codeNoMember, "%s has no port on network %q%s; it has one on %q", name, here, where, t.shown(other))
 	}
 	return fail(codeNoMember, "%s has no port on network %q; 'nearmetal network show' lists the ports", name, here)
 }

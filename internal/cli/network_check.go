@@ -25,18 +25,22 @@ func (a *app) networkCheck() *cobra.Command {
 other nodes. The probes are as large as the network's packets become in a tunnel, so an MTU that is too small on the way is found. Differences
 are reported and not repaired; agents repair them by themselves within 30 seconds.
 
-With --from and --to, trace the first packet of a connection instead, and the answer to it: each place that the packet passes, and the rule of a
-security group that lets it pass or stops it. A trace evaluates what nodes should have in force, and sends nothing.
+With --from and --to, trace the first packet of a connection instead, and the answer to it: each place that the packet passes, and the rule
+that lets it pass or stops it. The packet begins at a port of the network. It goes to another port there, to a member on another routed network
+of the project, to a floating address, or to the outside. With an address of the outside in --from and a floating address in --to, it comes in.
+A trace evaluates what nodes should have in force, and sends nothing.
 
 The exit code is 0 if everything is in order, or if the packet and the answer arrive, and 1 otherwise.`,
 		Example: `  nearmetal network check project/lab
   nearmetal network check project/lab --from one/one-0 --to two/two-0
-  nearmetal network check project/lab --from one/one-0 --to 10.64.128.4 --protocol tcp --port 22`,
+  nearmetal network check project/lab --from one/one-0 --to 10.64.128.4 --protocol tcp --port 22
+  nearmetal network check project/lab --from one/one-0 --to 203.0.113.5 --protocol tcp --port 443
+  nearmetal network check project/lab --from 203.0.113.5 --to 192.0.2.1 --protocol tcp --port 22`,
 	}
 	var r client.TraceRequest
 	flags := cmd.Flags()
-	flags.StringVar(&r.From, "from", "", "trace a packet from this port: CLUSTER/MEMBER, or its address on the network")
-	flags.StringVar(&r.To, "to", "", "trace a packet to this port, CLUSTER/MEMBER, or to an address")
+	flags.StringVar(&r.From, "from", "", "trace a packet from this port, CLUSTER/MEMBER or its address on the network, or from an address outside of the site")
+	flags.StringVar(&r.To, "to", "", "trace a packet to this port, CLUSTER/MEMBER, to a floating address or to any other address")
 	flags.StringVar(&r.Protocol, "protocol", "icmp", "protocol of the traced packet: tcp, udp, icmp or icmp6")
 	flags.IntVar(&r.Port, "port", 0, "destination port of the traced packet, or the type of an ICMP message (default: echo request)")
 	out := outputFlag(cmd)

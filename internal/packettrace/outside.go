@@ -82,7 +82,7 @@ func (w walk) egress() Hop {
 		return hop
 	}
 	if p, ok := in(fabric.ProtectedRanges()); ok {
-		hop.Detail = fmt.Sprintf("%v is in %v, which egress never leads to: the node refuses the packet (administratively prohibited)", to, p)
+		hop.Detail = fmt.Sprintf("%v is in %v, which egress never leads to: the node refuses or drops the packet", to, p)
 		return hop
 	}
 	if p, ok := in(w.from.Network.Open); ok {

@@ -8,9 +8,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// joined are the networks of its project that a cluster names. One without numbers gets 10.64.128.0/20, or what was requested.
+// joined are the networks of its project that a cluster names. One without numbers gets 10.64.128.0/20, or what was requested, and an index from
+// 100 on.
 func (s *Site) joined(c *state.Cluster) (networks []api.Network, refs []api.NetworkRef) {
-	for _, name := range api.JoinedNetworks(c.Intent.Spec.Groups) {
+	for i, name := range api.JoinedNetworks(c.Intent.Spec.Groups) {
 		own, _ := api.CutProjectNetwork(name)
 		in := s.Cache.View().NetworkIntent(state.NetworkIntentName(c.Intent.Project, own))
 		n := s.Cache.View().Network(in.UID)
@@ -19,7 +20,7 @@ func (s *Site) joined(c *state.Cluster) (networks []api.Network, refs []api.Netw
 			if in.Prefix.IsValid() {
 				prefix = in.Prefix
 			}
-			n = &api.Network{UID: in.UID, Name: name, Project: in.Project, Technology: api.TechnologyVXLAN, Index: 100, Prefix: prefix, Gateway: prefix.Addr().Next()}
+			n = &api.Network{UID: in.UID, Name: name, Project: in.Project, Technology: api.TechnologyVXLAN, Index: 100 + i, Prefix: prefix, Gateway: prefix.Addr().Next(), Egress: in.Egress, Routed: in.Routed}
 			rev, err := s.Leader.PutNetworks(context.Background(), *n)
 			must(s.t, err)
 			s.reach(rev)
