@@ -19,6 +19,9 @@ type Manager struct {
 	done chan struct{}
 }
 
+// quickTakeover makes a standby notice in less than a second that the master is gone, instead of in 40 seconds.
+const quickTakeover = "sminfo_polling_timeout 200\npolling_retry_number 2\n"
+
 // Manage starts OpenSM on a host and waits until it is master or standby. Partitions is the path of its partitions file, which need not exist;
 // "": none. The higher of two priorities, 0 to 15, becomes master.
 func (f *Fabric) Manage(ctx context.Context, host string, priority int, partitions string) (*Manager, error) {
@@ -33,8 +36,12 @@ func (f *Fabric) Manage(ctx context.Context, host string, priority int, partitio
 	if partitions == "" {
 		partitions = filepath.Join(dir, "partitions.conf")
 	}
+	options := filepath.Join(dir, "opensm.conf")
+	if err := os.WriteFile(options, []byte(quickTakeover), 0o600); err != nil {
+		return nil, err
+	}
 	m := &Manager{log: filepath.Join(dir, "opensm.log"), done: make(chan struct{})}
-	m.cmd = f.Command(context.WithoutCancel(ctx), host, "opensm", "-g", "0x"+h.PortGUID(), "-p", fmt.Sprint(priority), "-f", m.log, "-P", partitions, "-s", "2", "-d2")
+	m.cmd = f.Command(context.WithoutCancel(ctx), host, "opensm", "-g", "0x"+h.PortGUID(), "-p", fmt.Sprint(priority), "-f", m.log, "-P", partitions, "-F", options, "-s", "2", "-d2")
 	m.cmd.Env = append(m.cmd.Env, "OSM_TMP_DIR="+dir, "OSM_CACHE_DIR="+dir)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := m.cmd.Start(); err != nil {

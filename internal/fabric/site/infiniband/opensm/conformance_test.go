@@ -58,6 +58,13 @@ func newLab(t *testing.T, topology ibsim.Topology) *lab {
 	return l
 }
 
+// runOn has the executor see the fabric from a host.
+func (l *lab) runOn(host string) {
+	l.cfg.Run = func(ctx context.Context, program string, args ...string) *exec.Cmd {
+		return l.fabric.Command(ctx, host, program, args...)
+	}
+}
+
 func (l *lab) manage() {
 	l.t.Helper()
 	m, err := l.fabric.Manage(l.t.Context(), "n1", 3, l.cfg.Partitions)

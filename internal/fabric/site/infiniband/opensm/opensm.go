@@ -66,6 +66,7 @@ type Site struct {
 	written  record // of this executor's newest Apply; zero before
 	operator string // the operator's partitions, as they were written then
 	reloaded time.Time
+	patience time.Duration // how long an observation waits for a file to be carried out
 	inForce  lifecycle.Epoch
 	seen     int // the marker that was last seen
 	fabric   fabric
@@ -95,7 +96,7 @@ func New(cfg Config) (*Site, error) {
 	if cfg.Reload == nil {
 		cfg.Reload = Reload
 	}
-	return &Site{cfg: cfg, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port}}, nil
+	return &Site{cfg: cfg, patience: sweepTime, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port}}, nil
 }
 
 // Apply writes the file of partitions and has OpenSM read it. While no OpenSM runs, the file is written all the same, and the error says so: it

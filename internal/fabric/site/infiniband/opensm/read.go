@@ -39,7 +39,7 @@ func (s *Site) awaitMarker(ctx context.Context) error {
 			return err
 		}
 		s.seen = seen
-		if s.written.Marker == 0 || seen == s.written.Marker || time.Since(s.reloaded) > sweepTime {
+		if s.written.Marker == 0 || seen == s.written.Marker || time.Since(s.reloaded) > s.patience {
 			return nil
 		}
 		timer := time.NewTimer(pause)

@@ -57,7 +57,7 @@ func Parse(text string) ([]Definition, error) {
 		}
 	}
 	if begun != 0 {
-		return nil, fmt.Errorf("line %d: the definition that begins there has no ; at its end", begun)
+		return nil, fmt.Errorf("line %d: the definition that begins there has no semicolon at its end", begun)
 	}
 	return all, nil
 }
@@ -66,7 +66,7 @@ func Parse(text string) ([]Definition, error) {
 func parseDefinition(text string, line int) (Definition, error) {
 	head, body, ok := strings.Cut(text, ":")
 	if !ok {
-		return Definition{}, fmt.Errorf("line %d: there is no : between a partition and its ports", line)
+		return Definition{}, fmt.Errorf("line %d: there is no colon between a partition and its ports", line)
 	}
 	first, _, _ := strings.Cut(head, ",")
 	name, key, named := strings.Cut(first, "=")
