@@ -191,6 +191,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
 	cmd.Flags().StringVar(&opts.PKeyPool, "pkey-pool", "", "partition keys that networks on InfiniBand can have, like 0x100-0x1ff; give it to all servers of the site (default: none)")
 	cmd.Flags().StringVar(&opts.VLANPool, "vlan-pool", "", "VLAN IDs that networks can have, like 100-199; give it to all servers of the site (default: none)")
+	infiniBandFlag(cmd, &opts.InfiniBandFiles)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
@@ -325,4 +326,9 @@ machine's memory and a trial. hpcc runs its other tests, too, so this takes the 
 	cmd.Flags().BoolVar(&opts.Thorough, "thorough", false, "measure HPL with a problem of 20 seconds at least, and more pairs")
 	logFlags(cmd, &opts.Log, "warn") // what it tells is the demo's own story
 	return cmd
+}
+
+// infiniBandFlag adds the files with the settings of the site's InfiniBand fabrics.
+func infiniBandFlag(cmd *cobra.Command, files *map[string]string) {
+	cmd.Flags().StringToStringVar(files, "infiniband", nil, "InfiniBand fabric of a cell, CELL=FILE with its settings in YAML (repeatable; see docs/guides/infiniband.md)")
 }

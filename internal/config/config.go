@@ -63,8 +63,10 @@ type Dev struct {
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
 	EncryptUnderlay bool
-	Provision       Provision
-	Logs            Logs
+	// InfiniBand simulates an InfiniBand fabric that each node has a port of.
+	InfiniBand bool
+	Provision  Provision
+	Logs       Logs
 }
 
 // Server are the options of `nearmetal server`.
@@ -80,6 +82,8 @@ type Server struct {
 	VLANPool string
 	// PKeyPool is the partition keys that networks on InfiniBand can have, FIRST-LAST; empty: none.
 	PKeyPool string
+	// InfiniBandFiles are the files with the settings of the site's InfiniBand fabrics, by cell.
+	InfiniBandFiles map[string]string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating

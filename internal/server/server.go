@@ -28,6 +28,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/diskspace"
 	"github.com/nearmetal/nearmetal/internal/enrollment"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
 	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/lastuse"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -66,6 +67,8 @@ type Server struct {
 	floating floating.Pool
 	// open are the private ranges that members with egress reach.
 	opened []netip.Prefix
+	// supervisors keep the subnet managers of this machine running.
+	supervisors []opensm.Supervisor
 }
 
 // Config is what a server needs.
@@ -75,7 +78,9 @@ type Config struct {
 	Also []string
 	// Fabrics are the executors on the site's fabrics, by cell.
 	Fabrics map[string]fabricsite.Site
-	Log     *slog.Logger
+	// InfiniBand are InfiniBand fabrics, by cell, beside those of InfiniBandFiles.
+	InfiniBand map[string]InfiniBand
+	Log        *slog.Logger
 }
 
 // Open takes the state directory and the addresses, so that what is wrong with them is told before anything starts.
@@ -117,6 +122,9 @@ func (s *Server) open() error {
 		return err
 	}
 	if s.floating, err = floatingPool(s.cfg.Floating.Pools, s.pool); err != nil {
+		return err
+	}
+	if err := s.openInfiniBand(); err != nil {
 		return err
 	}
 	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
@@ -224,6 +232,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 	}
 	defer func() { _ = site.audit.Close() }()
 	group.Go(func() error { s.space.Run(ctx); return nil })
+	s.superviseManagers(ctx, group.Go)
 	group.Go(func() error { site.uses.Run(ctx); return nil })
 	group.Go(func() error { site.traces.Follow(ctx, site.cache, site.tracer, site.now); return site.closeTracer() })
 	leads := s.leads(site)

@@ -31,6 +31,7 @@ type lab struct {
 
 func newLab(t *testing.T, topology ibsim.Topology) *lab {
 	t.Helper()
+	t.Parallel()
 	for _, program := range []string{"ibsim", "opensm", "ibnetdiscover"} {
 		needs.Program(t, program)
 	}
