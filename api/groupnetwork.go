@@ -37,11 +37,17 @@ const (
 	InterfacePF      Interface = "pf"
 )
 
-// String writes the network on one line: NAME=ADDRESS[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
+// String writes the network on one line: NAME=ADDRESS:INTERFACE:limited[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
 func (n GroupNetwork) String() string {
 	text := n.Name
 	if n.Address != "" {
 		text += "=" + n.Address
+	}
+	if n.Interface != "" {
+		text += ":" + string(n.Interface)
+	}
+	if n.Limited {
+		text += ":limited"
 	}
 	if len(n.SecurityGroups) > 0 {
 		text += "[" + strings.Join(n.SecurityGroups, ",") + "]"

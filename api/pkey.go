@@ -64,4 +64,6 @@ func (p PKeyPool) String() string {
 func PartitionMTUs() []int { return []int{256, 512, 1024, 2048, 4096} }
 
 // PartitionRates lists the rates of broadcast groups in Gbit/s, without fractions: those that a subnet manager takes (opensm's osm_prtn_config).
-func PartitionRates() []int { return []int{5, 10, 14, 20, 25, 28, 30, 40, 50, 56, 60, 80, 100, 112, 120, 168, 200, 300, 400} }
+func PartitionRates() []int {
+	return []int{5, 10, 14, 20, 25, 28, 30, 40, 50, 56, 60, 80, 100, 112, 120, 168, 200, 300, 400}
+}

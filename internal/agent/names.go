@@ -35,7 +35,7 @@ func (a *Agent) serveNames() {
 	}
 	next := names{desired: a.desired, applied: n.count, known: map[namesKey]*responder.Names{}}
 	served := make([]responder.Network, 0, len(n.applied))
-	for _, network := range n.applied {
+	for _, network := range fabric.OnBridges(n.applied) {
 		members := map[string]responder.Member{}
 		for _, port := range network.Ports {
 			if m := a.members[fabric.AssignmentOf(port.ID)]; m != nil && m.want != nil {

@@ -193,7 +193,7 @@ func sameMembers(a, b api.Group) bool { return a.Size == b.Size && a.Spares == b
 func (s *Server) canGrow(c *state.Cluster, was api.ClusterSpec, want api.ClusterIntent, queue bool) error {
 	view := s.cfg.Reader.View()
 	parts := view.Parts()
-	before, after := tenancy.Need(was, parts), tenancy.Need(want.Spec, parts)
+	before, after := tenancy.Need(view.SpecWithFunctions(want.Project, was), parts), tenancy.Need(view.SpecWithFunctions(want.Project, want.Spec), parts)
 	add := after.Beyond(before)
 	if add.IsZero() {
 		return nil
@@ -292,6 +292,8 @@ func canSave(name string, in *api.ClusterIntent) error {
 		switch {
 		case g.Stack != api.StackVM:
 			return fail(codeCantSave, "group %q of cluster %q has stack %q; only members of stack %q can be saved with their memory", g.Name, name, g.Stack, api.StackVM)
+		case g.HasFunctions():
+			return fail(codeCantSave, "group %q of cluster %q has ports on functions of adapters (%s), whose state can't be saved", g.Name, name, g.Functions()[0].Name)
 		case len(g.Devices) > 0:
 			return fail(codeCantSave, "group %q of cluster %q has devices (%s), whose state can't be saved", g.Name, name, g.Devices[0].Class)
 		}

@@ -115,8 +115,8 @@ func moveStatusEnded(c *state.Cluster, moving map[string]api.MemberMoving) bool 
 func (s *Server) haveRoom(name string, was api.ClusterSpec, want api.ClusterIntent) error {
 	view := s.cfg.Reader.View()
 	parts := view.Parts()
-	after := tenancy.Need(want.Spec, parts)
-	add := after.Beyond(tenancy.Need(was, parts))
+	after := tenancy.Need(view.SpecWithFunctions(want.Project, want.Spec), parts)
+	add := after.Beyond(tenancy.Need(view.SpecWithFunctions(want.Project, was), parts))
 	if add.IsZero() {
 		return nil
 	}

@@ -60,6 +60,8 @@ type createFlags struct {
 	guards      []string
 	rates       []string
 	marks       []string
+	interfaces  []string
+	limited     []string
 	disk        string
 	userData    string
 	hugePages   string
@@ -101,6 +103,8 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringArrayVar(&f.guards, "security-group", nil, "security group of its members' ports on a further network, NETWORK=GROUP like project/lab=web; may be repeated")
 	flags.StringArrayVar(&f.rates, "rate", nil, "rates of its members' ports on a further network, NETWORK=MIN-MAX, NETWORK=MAX or NETWORK=MIN- in bits per second like project/lab=200Mbit-1Gbit; may be repeated")
 	flags.StringArrayVar(&f.marks, "dscp", nil, "DSCP of packets from its members' ports on a further network, NETWORK=DSCP like project/lab=10 or project/lab=AF11; may be repeated")
+	flags.StringArrayVar(&f.interfaces, "interface", nil, "what its members' ports on a further network are, NETWORK:KIND like project/ib:vf: veth, virtio, vf or pf (a virtual function or a whole port of an adapter) or macvtap; may be repeated")
+	flags.StringArrayVar(&f.limited, "limited", nil, "network on InfiniBand like project/storage, of whose partition its members are limited members: they reach full members only; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
@@ -134,7 +138,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -229,6 +233,11 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
 			if strings.HasPrefix(field, "networks") || strings.HasPrefix(field, "addresses") {
 				p.Location = "--network"
+				for _, flag := range []string{"interface", "limited"} {
+					if strings.HasSuffix(rest, flag) {
+						p.Location = "--" + flag
+					}
+				}
 			}
 		}
 		renamed.Problems = append(renamed.Problems, p)

@@ -42,7 +42,43 @@ func flaggedNetworks(f createFlags) ([]api.GroupNetwork, error) {
 			}
 		}
 	}
-	return networks, nil
+	return networks, flaggedInterfaces(f, networks)
+}
+
+// flaggedInterfaces adds what flags say of the kinds of ports.
+func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
+	network := func(flag, text, name string) (*api.GroupNetwork, error) {
+		i := slices.IndexFunc(networks, func(n api.GroupNetwork) bool { return n.Name == name })
+		if i < 0 {
+			return nil, usage("%s %s: its network is not given: --network %s", flag, text, name)
+		}
+		return &networks[i], nil
+	}
+	for _, text := range f.interfaces {
+		at := strings.LastIndex(text, ":")
+		if at < 0 && api.Interface(text).OnFunction() {
+			return usage("--interface %s: the cluster's own network is carried by tunnels, in which a function of an adapter has no part; name a network of the project that is a VLAN or on InfiniBand: --interface project/NAME:%s", text, text)
+		}
+		if at < 1 || at == len(text)-1 {
+			return usage("--interface %q is not NETWORK:KIND, such as project/ib:vf", text)
+		}
+		n, err := network("--interface", text, text[:at])
+		if err != nil {
+			return err
+		}
+		if n.Interface != "" {
+			return usage("--interface %s: the network has an interface already; give it once", text)
+		}
+		n.Interface = api.Interface(text[at+1:])
+	}
+	for _, name := range f.limited {
+		n, err := network("--limited", name, name)
+		if err != nil {
+			return err
+		}
+		n.Limited = true
+	}
+	return nil
 }
 
 func addSecurityGroup(n *api.GroupNetwork, value string) error {

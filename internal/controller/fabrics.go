@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
@@ -61,13 +62,14 @@ func (l *leader) touchFabrics() {
 
 // fabrics are the networks that each fabric is to have, with their ports, in order.
 func (d *desiredStates) fabrics() map[string][]site.Network {
-	ports := map[string]map[int][]site.Port{}
+	ports, partitions := map[string]map[int][]site.Port{}, map[int]api.Partition{}
 	for _, c := range d.clusters {
 		for _, p := range c.ports {
 			if ports[p.fabric] == nil {
 				ports[p.fabric] = map[int][]site.Port{}
 			}
-			ports[p.fabric][p.network] = append(ports[p.fabric][p.network], site.Port{At: p.at})
+			ports[p.fabric][p.network] = append(ports[p.fabric][p.network], site.Port{At: p.at, Limited: p.limited})
+			partitions[p.network] = p.partition
 		}
 	}
 	all := map[string][]site.Network{}
@@ -75,7 +77,7 @@ func (d *desiredStates) fabrics() map[string][]site.Network {
 		for _, number := range slices.Sorted(maps.Keys(byNumber)) {
 			list := byNumber[number]
 			slices.SortFunc(list, func(a, b site.Port) int { return cmp.Compare(a.At, b.At) })
-			all[fabric] = append(all[fabric], site.Network{Number: number, Ports: slices.Compact(list)})
+			all[fabric] = append(all[fabric], site.Network{Number: number, Partition: partitions[number], Ports: slices.Compact(list)})
 		}
 	}
 	return all

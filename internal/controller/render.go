@@ -38,11 +38,13 @@ type rendered struct {
 	ports []fabricPort
 }
 
-// fabricPort is a port of a network that a fabric is to have, network being its index, and the node that it is of.
+// fabricPort is a port of a network that a fabric is to have, network being its number there, and the node that it is of.
 type fabricPort struct {
 	fabric, node string
 	network      int
+	partition    api.Partition
 	at           string
+	limited      bool
 }
 
 // ownFiles are the files of one member that no other has.
@@ -144,7 +146,7 @@ func fabricPorts(view *state.View, held []api.Assignment) []fabricPort {
 	for i := range held {
 		for _, p := range held[i].Ports {
 			if n := view.Network(p.Network); n != nil && p.Fabric != "" {
-				ports = append(ports, fabricPort{p.Fabric, held[i].Node, n.Index, p.At})
+				ports = append(ports, fabricPort{p.Fabric, held[i].Node, n.FabricNumber(), n.Partition, p.At, p.Limited})
 			}
 		}
 	}

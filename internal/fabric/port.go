@@ -60,15 +60,11 @@ func (p Port) identity() string {
 func PortOf(a *api.Assignment, n int) Port {
 	p := &a.Ports[n]
 	port := Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n), Quality: p.Quality}
-	switch p.Kind {
-	case api.PortVF, api.PortPF, api.PortMACVTAP:
+	if p.OnFunction(a.Whole) {
 		port.Function = Function{Kind: p.Kind, Device: p.Device, Part: p.Part, GUID: p.GUID, Limited: p.Limited}
 	}
 	return port
 }
-
-// IsFunction reports whether the port is a part of an adapter, or on one, so that its traffic passes no bridge of the node.
-func (p Port) IsFunction() bool { return p.Function != Function{} }
 
 // MACVTAP returns the place of a MACVTAP port: the device that is named for it.
 func MACVTAP(port Port) Place {

@@ -70,6 +70,9 @@ func Validate(networks []Network) error {
 	if err := validateVLANs(networks); err != nil {
 		return err
 	}
+	if err := validateFunctions(networks); err != nil {
+		return err
+	}
 	return validateQuality(networks)
 }
 

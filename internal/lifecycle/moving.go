@@ -52,6 +52,8 @@ func Movable(spec api.ClusterSpec, a *api.Assignment) string {
 		return "its group is no longer wanted"
 	case spec.Groups[i].Stack != api.StackVM:
 		return fmt.Sprintf("it runs on stack %q; only members of stack %q can move", spec.Groups[i].Stack, api.StackVM)
+	case spec.Groups[i].HasFunctions():
+		return "it has a port on a function of an adapter, which can't move"
 	case len(spec.Groups[i].Devices) > 0 || len(a.Devices) > 0:
 		return "it has devices, which can't move"
 	default:

@@ -200,6 +200,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	n.between(join(path, "spares"), g.Spares, 0, MaxMembers)
 	n.networks(join(path, "networks"), g.Networks)
 	n.addresses(join(path, "networks"), g)
+	n.interfaces(join(path, "networks"), g)
 	if g.ShareMemory != nil && *g.ShareMemory && g.Stack != api.StackContainer {
 		n.add(join(path, "share_memory"), "true", "members on the stack %q can't share memory; omit it, or use the stack %q", g.Stack, api.StackContainer)
 	}

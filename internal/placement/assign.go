@@ -159,6 +159,10 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 		return slices.Clone(p.Keeps), nil
 	}
 	further := d.Further[p.Group]
+	functions, err := functionsOf(p, further)
+	if err != nil {
+		return nil, err
+	}
 	ports := make([]api.PortClaim, 0, 1+len(further))
 	for i := range d.Networks {
 		n := &d.Networks[i]
@@ -184,6 +188,11 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 			port.Kind = api.PortPF
 		case p.Stack == api.StackVM:
 			port.Kind = api.PortTAP
+		}
+		if claim, on := functions[n.OwnName()]; on {
+			if err := setFunction(&port, n, further[named], claim, host); err != nil {
+				return nil, err
+			}
 		}
 		if last := len(p.Ports) - 1; last >= 0 {
 			on := p.Ports[min(len(ports), last)]

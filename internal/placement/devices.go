@@ -2,7 +2,10 @@ package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource/device"
@@ -19,31 +22,111 @@ func WantsDevices(groups []api.Group) bool {
 	return slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Devices) > 0 })
 }
 
-// treeOf makes the tree of a node's devices, with what its holders hold taken. The error names what is held twice, or is no device of the node.
-func treeOf(n *node) (*device.Tree, error) {
-	root := &device.Device{ID: "", Kind: &device.Kind{}}
-	for _, d := range n.record.Capacity.Devices {
-		ways := make(map[string]device.Way, len(d.Ways))
-		for name, w := range d.Ways {
-			ways[name] = device.Way{Mode: w.Mode, Takes: w.Takes}
+// pkeysPerPort is how many partition keys a port of an InfiniBand adapter holds for virtual functions, where the agent does not count them: the 128
+// entries of the port's table, less that of the default partition.
+const pkeysPerPort = 128 - 1
+
+// counterPKeys counts the entries of a port's table of partition keys. Each virtual function may be in another partition.
+const counterPKeys = "pkeys"
+
+// partsFree is what is free of a node's devices: their counters, and which of their equal parts.
+type partsFree struct {
+	*device.Tree
+	// held are the parts with names that somebody has, by device.
+	held map[string]map[string]string
+}
+
+// take takes what an assignment or a member to be holds. The error names what is held twice, or is no device of the node.
+func (f *partsFree) take(c api.DeviceClaim, owner string) error {
+	if other := f.held[c.Device][c.Part]; c.Part != "" && other != "" {
+		return fmt.Errorf("%s of device %s is held by %s", c.Part, c.Device, other)
+	}
+	if err := f.Tree.Take(device.Part{Device: c.Device, Way: c.Way}); err != nil {
+		return err
+	}
+	f.note(c, owner)
+	return nil
+}
+
+func (f *partsFree) note(c api.DeviceClaim, owner string) {
+	if c.Part == "" {
+		return
+	}
+	if f.held[c.Device] == nil {
+		f.held[c.Device] = map[string]string{}
+	}
+	f.held[c.Device][c.Part] = owner
+}
+
+// partOf names the part that a claim gets: the lowest that nobody has. The kernel numbers virtual functions from 0.
+func (f *partsFree) partOf(c api.DeviceClaim) string {
+	if c.Takes[api.CounterVF] != 1 {
+		return ""
+	}
+	for i := 0; ; i++ {
+		part := api.CounterVF + strconv.Itoa(i)
+		if f.held[c.Device][part] == "" {
+			return part
 		}
-		root.Children = append(root.Children, &device.Device{ID: d.ID, Kind: &device.Kind{Name: d.Class, Has: d.Counters, Ways: ways}})
+	}
+}
+
+// treeOf makes the tree of a node's devices, with what its holders hold taken. The error names what is held twice, or is no device of the node.
+func treeOf(n *node) (*partsFree, error) {
+	root := &device.Device{ID: "", Kind: &device.Kind{}}
+	for i := range n.record.Capacity.Devices {
+		root.Children = append(root.Children, deviceOf(&n.record.Capacity.Devices[i]))
 	}
 	tree, err := device.NewTree(root)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.record.Name, err)
 	}
+	free := &partsFree{Tree: tree, held: map[string]map[string]string{}}
 	for _, h := range n.holders {
-		if err := takeClaims(tree, &h.assignment); err != nil {
+		if err := takeClaims(free, &h.assignment); err != nil {
 			return nil, err
 		}
 	}
-	return tree, nil
+	return free, nil
 }
 
-func takeClaims(tree *device.Tree, a *api.Assignment) error {
+// deviceOf makes a device of a tree. Its kind's name is its class, and its cell if it is connected to one.
+func deviceOf(d *api.Device) *device.Device {
+	ways, has := make(map[string]device.Way, len(d.Ways)), device.Counters(d.Counters)
+	_, counted := has[counterPKeys]
+	limited := d.Class == api.ClassHCA && !counted
+	if limited {
+		has = maps.Clone(has)
+		has[counterPKeys] = pkeysPerPort
+	}
+	for name, w := range d.Ways {
+		takes := device.Counters(w.Takes)
+		if limited && takes[api.CounterVF] == 1 {
+			takes = maps.Clone(takes)
+			takes[counterPKeys] = 1
+		}
+		ways[name] = device.Way{Mode: w.Mode, Takes: takes}
+	}
+	return &device.Device{ID: d.ID, Kind: &device.Kind{Name: kindOf(d.Class, d.Cell), Has: has, Ways: ways}}
+}
+
+// kindOf names devices of a class that are connected to the same cell. A class is a label, which has no slash.
+func kindOf(class, cell string) string { return class + "/" + cell }
+
+// acceptable reports which devices a request takes.
+func acceptable(r api.DeviceRequest) func(*device.Device) bool {
+	if r.Cell != "" {
+		return func(d *device.Device) bool { return d.Kind.Name == kindOf(r.Class, r.Cell) }
+	}
+	return func(d *device.Device) bool {
+		class, _, _ := strings.Cut(d.Kind.Name, "/")
+		return class == r.Class
+	}
+}
+
+func takeClaims(free *partsFree, a *api.Assignment) error {
 	for _, c := range a.Devices {
-		if err := tree.Take(device.Part{Device: c.Device, Way: c.Way}); err != nil {
+		if err := free.take(c, a.ID); err != nil {
 			return fmt.Errorf("assignment %s: node %s: %w", a.ID, a.Node, err)
 		}
 	}
@@ -73,7 +156,7 @@ func (v *View) inInventory(name string) bool {
 // first, then those of other schedulable nodes in natural order, but for those that somebody has whole. The text says what is missing; nothing is
 // chosen then. TakeDevices takes what was chosen.
 func (s *Sketch) FitDevices(groups []api.Group, f Fit) (chosen [][]DevicesOn, missing string) {
-	trees, whole := map[int32]*device.Tree{}, map[int32]bool{}
+	trees, whole := map[int32]*partsFree{}, map[int32]bool{}
 	for _, share := range f.Shares {
 		whole[share.node] = share.whole
 	}
@@ -92,7 +175,7 @@ func (s *Sketch) FitDevices(groups []api.Group, f Fit) (chosen [][]DevicesOn, mi
 }
 
 // devicesOf chooses the devices of one member, and takes them in trees. whole are nodes that others are about to get whole.
-func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees map[int32]*device.Tree) (on []DevicesOn, missing string) {
+func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees map[int32]*partsFree) (on []DevicesOn, missing string) {
 	for _, r := range g.Devices {
 		left := s.choose(r, home, &on, r.Count, trees)
 		if r.Remote {
@@ -104,6 +187,9 @@ func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees
 					left = s.choose(r, id, &on, left, trees)
 				}
 			}
+		}
+		if left > 0 && onFunction(r) {
+			return nil, fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), s.whyNoFunction(r))
 		}
 		if left > 0 {
 			where := "on the node of each member"
@@ -117,7 +203,7 @@ func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees
 }
 
 // choose takes up to count parts on a node, and returns how many are left to find.
-func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count int, trees map[int32]*device.Tree) int {
+func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count int, trees map[int32]*partsFree) int {
 	n := s.view.nodes[id]
 	if len(n.record.Capacity.Devices) == 0 {
 		return count
@@ -130,14 +216,17 @@ func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count in
 		return count
 	}
 	trees[id] = tree
-	suits := func(d *device.Device) bool { return d.Kind.Name == r.Class }
 	for ; count > 0; count-- {
-		parts, refusal := tree.Place([]device.Request{{Way: r.Way, Count: 1, Suits: suits}})
-		if refusal != nil || tree.Take(parts[0][0]) != nil {
+		parts, refusal := tree.Place([]device.Request{{Way: r.Way, Count: 1, Suits: acceptable(r)}})
+		if refusal != nil {
 			break
 		}
 		claim := api.DeviceClaim{Class: r.Class, Device: parts[0][0].Device, Way: r.Way}
 		claim.Takes = takesOf(n, claim)
+		claim.Part = tree.partOf(claim)
+		if tree.take(claim, "a member to be") != nil {
+			break
+		}
 		i := slices.IndexFunc(*on, func(o DevicesOn) bool { return o.Node == n.record.Name })
 		if i < 0 {
 			i = len(*on)
@@ -160,18 +249,20 @@ func (s *Sketch) hasWhole(id int32) bool {
 }
 
 // tree is a copy of what is free of a node's devices; nil when what is held there makes no sense: nothing is given then.
-func (s *Sketch) tree(id int32) *device.Tree {
-	n := s.view.nodes[id]
-	tree, err := treeOf(n)
+func (s *Sketch) tree(id int32) *partsFree { return s.view.freeParts(id) }
+
+// freeParts is what is free of a node's devices, less what was taken of them in a sketch; nil when what is held there makes no sense.
+func (v *View) freeParts(id int32) *partsFree {
+	free, err := treeOf(v.nodes[id])
 	if err != nil {
 		return nil
 	}
-	for _, c := range s.claims[id] {
-		if tree.Take(device.Part{Device: c.Device, Way: c.Way}) != nil {
+	for _, c := range v.claims[id] {
+		if free.take(c, "a member to be") != nil {
 			return nil
 		}
 	}
-	return tree
+	return free
 }
 
 // TakeDevices takes what FitDevices chose.
@@ -179,7 +270,7 @@ func (s *Sketch) TakeDevices(chosen [][]DevicesOn) {
 	for _, member := range chosen {
 		for _, on := range member {
 			if id, ok := s.view.ids[on.Node]; ok {
-				s.claims[id] = append(s.claims[id], on.Claims...)
+				s.view.claims[id] = append(s.view.claims[id], on.Claims...)
 				s.view.rows[id].hidden = true // nobody gets it whole
 			}
 		}

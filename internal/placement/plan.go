@@ -31,6 +31,8 @@ type conditions struct {
 	// ignore drops one kind of constraint from group number group.
 	ignore Constraint
 	group  int
+	// devices: members go only where their nodes have the devices that they need of their own.
+	devices bool
 }
 
 type nodeCount struct {
@@ -58,6 +60,8 @@ type use struct {
 type uses struct {
 	touched bitset
 	byNode  map[int32]use
+	// devices are those that members need of their own nodes.
+	devices map[int32][]api.DeviceRequest
 }
 
 func (u *uses) of(id int32) use {
@@ -72,6 +76,14 @@ func (u *uses) add(v *View, nodes []nodeCount, g api.Group) {
 		had, takes := u.byNode[n.id], v.use(n, g)
 		u.byNode[n.id] = use{cores: had.cores + takes.cores, memory: had.memory + takes.memory, besides: had.besides.Plus(takes.besides)}
 		u.touched.set(int(n.id))
+		if own := ownDevices(&g); len(own) > 0 {
+			if u.devices == nil {
+				u.devices = map[int32][]api.DeviceRequest{}
+			}
+			for range n.members {
+				u.devices[n.id] = append(u.devices[n.id], own...)
+			}
+		}
 	}
 }
 
@@ -114,6 +126,17 @@ func planAll(v *View, groups []api.Group, c conditions) ([][]nodeCount, *failure
 		return counts, nil
 	}
 	return nil, failed
+}
+
+// planWithDevices plans groups on nodes with the devices that members need of their own nodes, and where that fails, on any nodes: then it is devices
+// that are missing, and not room.
+func planWithDevices(v *View, groups []api.Group) ([][]nodeCount, *failure) {
+	if wantOwnDevices(groups) {
+		if counts, failed := planAll(v, groups, conditions{level: freeNow, devices: true}); failed == nil {
+			return counts, nil
+		}
+	}
+	return planAll(v, groups, conditions{level: freeNow})
 }
 
 func planInOrder(v *View, groups []api.Group, order []int, c conditions) ([][]nodeCount, *failure) {
@@ -196,6 +219,8 @@ type finder struct {
 	wants   bool
 	// whole: a member takes a whole node.
 	whole bool
+	// devices are those that each member needs of its own node.
+	devices []api.DeviceRequest
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
 	quotient []int32
 	// fabric is the one whose leaf switches count. tree is nil where they make no difference.
@@ -213,6 +238,9 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	}
 	f.besides = withoutClasses(besidesOf(&g), ignore)
 	f.wants = f.besides != resource.Vector{}
+	if c.devices {
+		f.devices = ownDevices(&g)
+	}
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack)) &&
@@ -262,6 +290,9 @@ func (f *finder) room(id int32) (members, spare int32, kind int) {
 	}
 	if f.wants {
 		members = min(members, f.roomBesides(id))
+	}
+	if len(f.devices) > 0 && members > 0 {
+		members = f.roomDevices(id, members)
 	}
 	if r.over {
 		kind = sharedCPUs

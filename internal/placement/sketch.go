@@ -17,8 +17,6 @@ type Sketch struct {
 	view View
 	// slots is the occupancy of the nodes that members were laid out on.
 	slots map[int32]occupancy
-	// claims are the devices that were taken, by node.
-	claims map[int32][]api.DeviceClaim
 	// whole are the nodes that were given away whole.
 	whole map[int32]bool
 }
@@ -42,9 +40,12 @@ type Fit struct {
 
 // Sketch returns a copy of what is free.
 func (v *View) Sketch() *Sketch {
-	s := &Sketch{view: *v, slots: map[int32]occupancy{}, claims: map[int32][]api.DeviceClaim{}, whole: map[int32]bool{}}
+	s := &Sketch{view: *v, slots: map[int32]occupancy{}, whole: map[int32]bool{}}
 	s.view.rows, s.view.changed = slices.Clone(v.rows), map[int32]resource.Vector{}
 	maps.Copy(s.view.changed, v.changed)
+	if s.view.claims == nil {
+		s.view.claims = map[int32][]api.DeviceClaim{}
+	}
 	return s
 }
 
@@ -170,7 +171,7 @@ func (s *Sketch) Suits(node string, g api.Group) bool {
 // Fit finds room for all members of all groups, or for none of them; then room is how many members of the group that failed would fit.
 // It works as Place does, and asks nothing about the reason.
 func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
-	counts, failed := planAll(&s.view, groups, conditions{level: freeNow})
+	counts, failed := planWithDevices(&s.view, groups)
 	if failed != nil {
 		return Fit{}, failed.fits, false
 	}

@@ -53,6 +53,8 @@ type View struct {
 	besides []besides
 	changed map[int32]resource.Vector
 	free    []int32
+	// claims are the devices that were taken in a sketch, by node; nil in a view. Copies of a sketch share them.
+	claims map[int32][]api.DeviceClaim
 	// order lists the IDs in the natural order of names: n2 before n10.
 	order []int32
 	// mostCores is at least the number of cores of every node.

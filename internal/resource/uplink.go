@@ -13,6 +13,9 @@ func minimumRates(g *api.Group) int64 {
 		return sum
 	}
 	for i := range g.Networks {
+		if g.Networks[i].Interface.OnFunction() {
+			continue // the adapter keeps its promise
+		}
 		sum = sumOf(sum, least(int64(g.Networks[i].MinRate)))
 	}
 	return sum
@@ -25,6 +28,9 @@ func heldRates(a *api.Assignment) int64 {
 		return sum
 	}
 	for i := range a.Ports {
+		if a.Ports[i].OnFunction(a.Whole) {
+			continue
+		}
 		sum = sumOf(sum, least(int64(a.Ports[i].MinRate)))
 	}
 	return sum

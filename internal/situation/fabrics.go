@@ -28,7 +28,7 @@ func (f Fabrics) Limit(view *state.View, a *api.Assignment, phase api.MemberPhas
 		}
 		attached, why := site.Unread, "this site has no executor for it"
 		if keeper, n := f[p.Fabric], view.Network(p.Network); keeper != nil && n != nil {
-			attached, why = keeper.Attached(n.Index, p.At)
+			attached, why = keeper.Attached(n.FabricNumber(), p.At)
 		}
 		switch attached {
 		case site.Absent:
@@ -54,7 +54,7 @@ func (f Fabrics) unclean(view *state.View, a *api.Assignment, fabric string) err
 		if n == nil {
 			return fmt.Errorf("network %s of port %s is not stored", p.Network, p.At)
 		}
-		if err := keeper.Clean(n.Index, p.At); err != nil {
+		if err := keeper.Clean(n.FabricNumber(), p.At); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,9 @@ func portMTU(view *state.View, project string, networks []api.GroupNetwork, encr
 			continue
 		}
 		in := view.NetworkIntent(state.NetworkIntentName(project, own))
+		if on.Interface.OnFunction() {
+			continue // the adapter carries its packets, not the node
+		}
 		if in != nil && in.Technology == api.TechnologyVLAN {
 			most.VLAN, most.TrunkBytes = cmp.Or(most.VLAN, on.Name), max(most.TrunkBytes, in.MTU, 1)
 			continue

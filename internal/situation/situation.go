@@ -324,7 +324,7 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
-	for _, g := range intent.Spec.Groups {
+	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec.Groups) {
 		if count[g.Name] > 0 {
 			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent.Project, g.Networks, s.Encrypted)
 			r.Groups = append(r.Groups, g)
@@ -395,7 +395,7 @@ func (s *Site) accounts(parts resource.Parts) map[string]admission.Account {
 	}
 	for _, c := range s.View.Clusters {
 		a := accounts[project(c)]
-		a.Used = a.Used.Plus(counted(c, parts))
+		a.Used = a.Used.Plus(counted(s.View, c, parts))
 		accounts[project(c)] = a
 	}
 	for name, d := range usage.Decay(s.Now, s.View.Past, s.View.Open()) {
@@ -409,15 +409,16 @@ func (s *Site) accounts(parts resource.Parts) map[string]admission.Account {
 func project(c *state.Cluster) string { return cmp.Or(c.Intent.Project, api.DefaultProject) }
 
 // counted is what of a cluster counts against its project's quota: what it holds, and what it is to get in the place of what it lost.
-func counted(c *state.Cluster, parts resource.Parts) resource.Amounts {
+func counted(view *state.View, c *state.Cluster, parts resource.Parts) resource.Amounts {
 	held := c.HeldTotal()
 	if c.Record == nil || len(c.Record.Lost) == 0 {
 		return held
 	}
 	held.Vector[resource.Clusters] = 1
+	groups := view.WithFunctions(c.Intent.Project, c.Intent.Spec.Groups)
 	for _, lost := range c.Record.Lost {
-		for i := range c.Intent.Spec.Groups {
-			g := &c.Intent.Spec.Groups[i]
+		for i := range groups {
+			g := &groups[i]
 			switch {
 			case g.Name != lost.Group:
 			case lost.Saved:

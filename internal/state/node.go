@@ -88,7 +88,7 @@ func (v *View) Agents() iter.Seq[*api.NodeRecord] {
 // Parts returns what parts of the site's devices take, and nil when no cluster asks for devices.
 func (v *View) Parts() resource.Parts {
 	asks := func(c *Cluster) bool {
-		return slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return len(g.Devices) > 0 })
+		return slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return len(g.Devices) > 0 || g.HasFunctions() })
 	}
 	if !slices.ContainsFunc(v.Clusters, asks) {
 		return nil

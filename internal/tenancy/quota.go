@@ -58,16 +58,16 @@ func Held(view *state.View) map[string]resource.Amounts {
 // to hold, whichever is more; of those that wait, nothing.
 func Used(view *state.View) map[string]resource.Amounts {
 	parts := view.Parts()
-	return sum(view, func(c *state.Cluster) resource.Amounts { return used(c, parts) })
+	return sum(view, func(c *state.Cluster) resource.Amounts { return used(view, c, parts) })
 }
 
-func used(c *state.Cluster, parts resource.Parts) resource.Amounts {
+func used(view *state.View, c *state.Cluster, parts resource.Parts) resource.Amounts {
 	held := c.HeldTotal()
 	placed := c.Record != nil && (c.Record.PlacedAt != nil || held.Vector[resource.Clusters] > 0)
 	if !placed || c.Intent.DeleteRequestedAt != nil || c.Record.Phase == api.ClusterDeleting {
 		return held
 	}
-	return held.Max(Need(c.Intent.Spec, parts))
+	return held.Max(Need(view.SpecWithFunctions(c.Intent.Project, c.Intent.Spec), parts))
 }
 
 func sum(view *state.View, of func(*state.Cluster) resource.Amounts) map[string]resource.Amounts {

@@ -44,6 +44,7 @@ func guards() []Mutant {
 		pinGuards,
 		cipherGuards,
 		vlanGuards,
+		functionGuards,
 		watchGuards,
 		containerGuards,
 		sandboxGuards,

@@ -44,7 +44,7 @@ func checkDevices(a *api.Assignment) error {
 	}
 	for n := range a.Ports {
 		p := &a.Ports[n]
-		if !fabric.PortOf(a, n).IsFunction() {
+		if !fabric.PortOf(a, n).OnFunction() {
 			continue
 		}
 		if !slices.ContainsFunc(a.Devices, func(c api.DeviceClaim) bool { return c.Device == p.Device && c.Part == p.Part }) {

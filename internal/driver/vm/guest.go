@@ -147,7 +147,7 @@ func mtuOf(device string) (int, error) {
 
 // portMTU is the MTU of the guest's end of a port on a network.
 func portMTU(p fabric.Port, n networkOf) (int, error) {
-	if p.IsFunction() {
+	if p.OnFunction() {
 		return fabric.FunctionMTU(n), nil
 	}
 	return mtuOf(fabric.TAP(p).At)

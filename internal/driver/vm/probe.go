@@ -130,7 +130,7 @@ func (d *Driver) probe(ctx context.Context, id string, r record) error {
 func (d *Driver) doorOf(id string, m driver.Member) (*door, func(), error) {
 	a := &m.Assignment
 	network := m.Networks[0]
-	if p := fabric.PortOf(a, 0); p.IsFunction() {
+	if p := fabric.PortOf(a, 0); p.OnFunction() {
 		return nil, nil, fmt.Errorf("its node does not see the traffic of %s; probe the member by its serial console", p.Function)
 	}
 	return d.doors.use(id, fabric.TAP(fabric.PortOf(a, 0)).At, doorAddress{

@@ -40,7 +40,7 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if place.Kind != api.PortVeth && place.Kind != api.PortTAP {
 		return f.attachPlace(ctx, port, place)
 	}
-	if port.IsFunction() {
+	if port.OnFunction() {
 		return fmt.Errorf("%w: it is to be on %s, and %s was asked for", fabric.ErrPortKind, port.Function, place)
 	}
 	network, err := fabric.FindPort(f.applied, port)

@@ -50,7 +50,7 @@ func (f *Fabric) attachFunction(ctx context.Context, port fabric.Port, driver st
 	if err != nil {
 		return state, err
 	}
-	if !port.IsFunction() {
+	if !port.OnFunction() {
 		return state, fmt.Errorf("%w: it is on no adapter", fabric.ErrPortKind)
 	}
 	if network.Guarded(port.ID) {
@@ -322,7 +322,7 @@ func bare(name string) error {
 func (f *Fabric) probeFunctions(ctx context.Context, wrong map[string]string) {
 	for _, n := range f.applied {
 		for _, p := range n.Ports {
-			if !p.IsFunction() {
+			if !p.OnFunction() {
 				continue
 			}
 			if why := f.functionProblem(ctx, p); why != "" {

@@ -149,5 +149,5 @@ func (f *Fabric) limit(port fabric.Port) error {
 		return nil
 	}
 	name := plan.PortName(port.ID)
-	return f.limits.set(name, plan.LimitsOf(fabric.Bridged(f.applied), f.parentRate)[name])
+	return f.limits.set(name, plan.LimitsOf(fabric.OnBridges(f.applied), f.parentRate)[name])
 }

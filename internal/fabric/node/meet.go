@@ -90,7 +90,7 @@ func (f *Fabric) Meet(ctx context.Context, network int, mark uint64) ([]fabric.M
 		return nil, fmt.Errorf("network %d: %w", network, fabric.ErrNoNetwork)
 	}
 	peers, mtu, encrypted := f.applied[i].Peers(), plan.MTU(f.applied[i], f.underlayMTU), f.applied[i].Encrypted
-	onVLAN := f.applied[i].OnVLAN()
+	onVLAN := f.applied[i].OnVLAN() || f.applied[i].OnInfiniBand()
 	f.mu.RUnlock()
 	if len(peers) == 0 || onVLAN {
 		return nil, nil

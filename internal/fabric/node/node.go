@@ -174,7 +174,7 @@ func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	if err != nil {
 		return nil, err
 	}
-	return plan.Drifts(f.cfg.Config, fabric.Bridged(f.applied), seen, ops), nil
+	return plan.Drifts(f.cfg.Config, fabric.OnBridges(f.applied), seen, ops), nil
 }
 
 // Probe looks at the ports.
@@ -192,7 +192,7 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	wrong := plan.Problems(fabric.Bridged(f.applied), links)
+	wrong := plan.Problems(fabric.OnBridges(f.applied), links)
 	f.probeFunctions(ctx, wrong)
 	return wrong, nil
 }
@@ -202,7 +202,7 @@ func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Obse
 	if err := fabric.Validate(networks); err != nil {
 		return plan.Observed{}, nil, err
 	}
-	networks = fabric.Bridged(networks)
+	networks = fabric.OnBridges(networks)
 	seen, err := f.observe(ctx)
 	if err != nil {
 		return plan.Observed{}, nil, err

@@ -16,6 +16,7 @@ const maxDifferences = 16
 // Drifts returns what is not as it should be until a plan is carried out. Differences in rules are named one by one, with the network that
 // they concern; 0 means that they concern all. No operation mends an underlay that is too small for a network.
 func Drifts(cfg Config, networks []fabric.Network, seen Observed, ops []Operation) []fabric.Drift {
+	networks = fabric.OnBridges(networks)
 	cfg, networks, seen = inside(cfg, networks, seen)
 	var drifts []fabric.Drift
 	for _, op := range ops {

@@ -46,7 +46,7 @@ const (
 
 // AnyShaped reports whether networks have ports with a quality of service.
 func AnyShaped(networks []fabric.Network) bool {
-	return slices.ContainsFunc(networks, func(n fabric.Network) bool { return slices.ContainsFunc(n.Ports, fabric.Port.Shaped) })
+	return slices.ContainsFunc(fabric.OnBridges(networks), func(n fabric.Network) bool { return slices.ContainsFunc(n.Ports, fabric.Port.Shaped) })
 }
 
 // ParentRate is what all classes share.
@@ -57,7 +57,7 @@ func ParentRate(seen Observed) int64 { return cmp.Or(seen.UplinkRate/8*8, unboun
 func LimitsOf(networks []fabric.Network, parent int64) map[string]Limit {
 	limits := map[string]Limit{}
 	var sending []string
-	for _, n := range networks {
+	for _, n := range fabric.OnBridges(networks) {
 		for _, p := range n.Ports {
 			if !p.Shaped() {
 				continue

@@ -147,7 +147,7 @@ func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation,
 	if err := fabric.Validate(networks); err != nil {
 		return nil, err
 	}
-	networks = slices.Clone(networks)
+	networks = slices.Clone(fabric.OnBridges(networks))
 	slices.SortFunc(networks, func(a, b fabric.Network) int { return a.Index - b.Index })
 	cipher, cipherErr := cipherLink(cfg, networks, seen)
 	cfg, networks, seen = inside(cfg, networks, seen)

@@ -5,7 +5,7 @@ import "github.com/nearmetal/nearmetal/internal/fabric"
 // Problems returns what is wrong with the ports of networks, by port ID, given the links by name as the kernel has them.
 func Problems(networks []fabric.Network, links map[string]Link) map[string]string {
 	wrong := map[string]string{}
-	for _, n := range networks {
+	for _, n := range fabric.OnBridges(networks) {
 		for _, p := range n.Ports {
 			if problem := portProblem(links, PortName(p.ID), BridgeName(n.Index)); problem != "" {
 				wrong[p.ID] = problem

@@ -1,0 +1,72 @@
+package api
+
+import "slices"
+
+// The classes of devices that ports are on.
+const (
+	ClassNIC = "nic" // a port of an Ethernet adapter
+	ClassHCA = "hca" // a port of an InfiniBand adapter
+)
+
+// CounterVF counts the virtual functions of an adapter's port. A part that takes one has its name in DeviceClaim.Part.
+const CounterVF = "vf"
+
+// OnFunction reports whether ports of this interface are on a function of an adapter, so that their packets pass no bridge of the node.
+func (i Interface) OnFunction() bool {
+	return i == InterfaceVF || i == InterfacePF || i == InterfaceMACVTAP
+}
+
+// PortKind returns the kind of a port on a function of an adapter.
+func (i Interface) PortKind() PortKind {
+	switch i {
+	case InterfaceVF:
+		return PortVF
+	case InterfacePF:
+		return PortPF
+	default:
+		return PortMACVTAP
+	}
+}
+
+// Interfaces lists the interfaces that users can ask for.
+func Interfaces() []Interface {
+	return []Interface{InterfaceVeth, InterfaceVirtio, InterfaceMACVTAP, InterfaceVF, InterfacePF}
+}
+
+// HasFunctions reports whether the ports of the group's members are on functions of adapters, on any network.
+func (g *Group) HasFunctions() bool {
+	return slices.ContainsFunc(g.Networks, func(n GroupNetwork) bool { return n.Interface.OnFunction() })
+}
+
+// Functions returns the networks of the group on which its members' ports are on functions of adapters, in their order.
+func (g *Group) Functions() []GroupNetwork {
+	var on []GroupNetwork
+	for _, n := range g.Networks {
+		if n.Interface.OnFunction() {
+			on = append(on, n)
+		}
+	}
+	return on
+}
+
+// FunctionRequest returns the device that each member of a group needs for its port on a network of this technology and cell.
+func FunctionRequest(i Interface, technology Technology, cell string) DeviceRequest {
+	class := ClassNIC
+	if technology == TechnologyInfiniBand {
+		class = ClassHCA
+	}
+	return DeviceRequest{Class: class, Way: string(i), Count: 1, Cell: cell}
+}
+
+// OnFunction reports whether the port is on a function of an adapter, which a DeviceClaim names. Ports of whole nodes are the node's own, and have none.
+func (p *PortClaim) OnFunction(whole bool) bool {
+	return !whole && (p.Kind == PortVF || p.Kind == PortPF || p.Kind == PortMACVTAP)
+}
+
+// FabricNumber returns the number by which fabrics know the network: its partition key, or its index.
+func (n *Network) FabricNumber() int {
+	if n.Technology == TechnologyInfiniBand {
+		return n.PKey
+	}
+	return n.Index
+}

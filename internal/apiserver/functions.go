@@ -1,0 +1,93 @@
+package apiserver
+
+import (
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// interfacesFit refuses ports of a kind that their network can't bear. Groups that the cluster had before are not looked at.
+func interfacesFit(was, want api.ClusterSpec, project string, view *state.View) error {
+	for i, g := range want.Groups {
+		if groupIndex(was, g.Name) >= 0 {
+			continue
+		}
+		for j, network := range g.Networks {
+			own, joined := api.CutProjectNetwork(network.Name)
+			in := view.NetworkIntent(tenancy.FullName(project, own))
+			if !joined || in == nil {
+				continue
+			}
+			field, problem := portProblem(&g, network, in)
+			if problem == "" {
+				continue
+			}
+			f := fail(codeInvalidCluster, "group %q: network %s: %s", g.Name, network.Name, problem)
+			f.Errors = []api.FieldProblem{{Location: fmt.Sprintf("%s[%d].%s", groupField(want, i, "networks"), j, field), Value: string(network.Interface), Message: problem}}
+			return f
+		}
+	}
+	return nil
+}
+
+// portProblem returns why members of a group can't have ports of that kind on a network, and which field says so; "" if they can.
+func portProblem(g *api.Group, on api.GroupNetwork, in *api.NetworkIntent) (field, problem string) {
+	if in.Technology == api.TechnologyInfiniBand {
+		return infiniBandProblem(g, on)
+	}
+	switch {
+	case on.Limited:
+		return "limited", "limited membership is for networks on InfiniBand"
+	case !on.Interface.OnFunction():
+		return "", ""
+	case in.Technology != api.TechnologyVLAN:
+		return "interface", fmt.Sprintf("a port of kind %s can't be on a network of technology %s: nodes carry its packets by tunnels, in which a function of an adapter has no part; "+
+			"use a network of technology %s or %s", on.Interface, api.TechnologyVXLAN, api.TechnologyVLAN, api.TechnologyInfiniBand)
+	case in.HasGateway():
+		return "interface", fmt.Sprintf("a port of kind %s can't be on a network with egress: its packets pass no node, which is the network's gateway", on.Interface)
+	default:
+		return unenforced(on)
+	}
+}
+
+// infiniBandProblem is portProblem on a partition.
+func infiniBandProblem(g *api.Group, on api.GroupNetwork) (field, problem string) {
+	switch {
+	case g.Stack == api.StackMetal:
+		return "interface", "members that get whole nodes can't join a partition yet; their nodes' ports are in the partition of the cluster's own network"
+	case on.Interface == api.InterfacePF:
+		return "interface", "a whole port of an InfiniBand adapter can't be handed out yet: its GUID is the adapter's own, which nobody could fence; write vf"
+	case on.Interface == api.InterfaceMACVTAP:
+		return "interface", "macvtap is an Ethernet interface, and InfiniBand carries no Ethernet; write vf"
+	case on.Interface != api.InterfaceVF:
+		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s, and VXLAN over IPoIB is not built; write vf", defaultInterface(g, on))
+	default:
+		return unenforced(on)
+	}
+}
+
+func defaultInterface(g *api.Group, on api.GroupNetwork) api.Interface {
+	switch {
+	case on.Interface != "":
+		return on.Interface
+	case g.Stack == api.StackVM:
+		return api.InterfaceVirtio
+	default:
+		return api.InterfaceVeth
+	}
+}
+
+// unenforced returns what a port on a function of an adapter asks for that only bridges enforce.
+func unenforced(on api.GroupNetwork) (field, problem string) {
+	const why = "nodes can't enforce on a port of kind %s, whose packets pass no bridge; omit them, or the interface"
+	switch {
+	case len(on.SecurityGroups) > 0:
+		return "security_groups", fmt.Sprintf("has security groups, which "+why, on.Interface)
+	case on.DSCP != "":
+		return "dscp", fmt.Sprintf("has a DSCP, which "+why, on.Interface)
+	default:
+		return "", ""
+	}
+}

@@ -1,0 +1,57 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// interfaces checks what the ports of a group's members are. Whether a network can bear them is for the server to find out: the manifest does not
+// tell its technology.
+func (n *normalizer) interfaces(path string, g api.Group) {
+	for i, network := range g.Networks {
+		at, kind := fmt.Sprintf("%s[%d].interface", path, i), network.Interface
+		_, joined := api.CutProjectNetwork(network.Name)
+		if network.Limited && !joined {
+			n.add(fmt.Sprintf("%s[%d].limited", path, i), "true", "is for networks of the project on InfiniBand only; %q is a private network of the cluster", network.Name)
+		}
+		if kind == "" {
+			continue
+		}
+		if problem := interfaceProblem(kind, g.Stack); problem != "" {
+			n.add(at, string(kind), "%q %s", kind, problem)
+			continue
+		}
+		if !kind.OnFunction() {
+			continue
+		}
+		if !joined {
+			n.add(at, string(kind), "%q is not possible on %q, a private network of the cluster: nodes carry its packets by tunnels, in which a function of an adapter has no part; "+
+				"name a network of the project that is a VLAN or on InfiniBand", kind, network.Name)
+		}
+		if g.Spares > 0 {
+			n.add(at, string(kind), "%q is a part of an adapter, which a spare can't hold for its member; omit the spares", kind)
+		}
+	}
+}
+
+// interfaceProblem returns why ports of members on a stack can't be of a kind; "" if they can.
+func interfaceProblem(kind api.Interface, stack api.Stack) string {
+	switch {
+	case !slices.Contains(api.Interfaces(), kind):
+		var names []string
+		for _, i := range api.Interfaces() {
+			names = append(names, string(i))
+		}
+		return "is no kind of port; " + oneOf(string(kind), names)
+	case stack == api.StackMetal:
+		return fmt.Sprintf("is not possible on stack %q, whose members have all ports of their nodes; omit it", stack)
+	case kind == api.InterfaceVeth && stack == api.StackVM:
+		return fmt.Sprintf("is for containers; write %s, or omit it", api.InterfaceVirtio)
+	case (kind == api.InterfaceVirtio || kind == api.InterfaceMACVTAP) && stack == api.StackContainer:
+		return "is for virtual machines; omit it, or use stack " + string(api.StackVM)
+	default:
+		return ""
+	}
+}

@@ -1,0 +1,178 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource/device"
+)
+
+// ownDevices are the requests of a group for devices of each member's own node.
+func ownDevices(g *api.Group) []api.DeviceRequest {
+	var own []api.DeviceRequest
+	for _, r := range g.Devices {
+		if !r.Remote {
+			own = append(own, r)
+		}
+	}
+	return own
+}
+
+// wantOwnDevices reports whether members of any of the groups need devices of their own nodes.
+func wantOwnDevices(groups []api.Group) bool {
+	for i := range groups {
+		if len(ownDevices(&groups[i])) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// roomDevices is how many members of a group, at most so many, a node has devices for, beside what other groups were given there.
+func (f *finder) roomDevices(id, most int32) int32 {
+	free := f.v.freeParts(id)
+	if free == nil || len(f.v.nodes[id].record.Capacity.Devices) == 0 {
+		return 0
+	}
+	take := func(requests []api.DeviceRequest) bool {
+		for _, r := range requests {
+			for range r.Count {
+				parts, refusal := free.Place([]device.Request{{Way: r.Way, Count: 1, Suits: acceptable(r)}})
+				if refusal != nil || free.Take(parts[0][0]) != nil {
+					return false
+				}
+			}
+		}
+		return true
+	}
+	if f.used != nil {
+		take(f.used.devices[id])
+	}
+	for members := range most {
+		if !take(f.devices) {
+			return members
+		}
+	}
+	return most
+}
+
+// onFunction reports whether a request is for a function of an adapter, for a port of the member.
+func onFunction(r api.DeviceRequest) bool {
+	return !r.Remote && (r.Class == api.ClassNIC || r.Class == api.ClassHCA) && api.Interface(r.Way).OnFunction()
+}
+
+// functionText says for people what a port is on.
+func functionText(r api.DeviceRequest) string {
+	what := "a virtual function of an adapter"
+	if r.Way == string(api.InterfacePF) {
+		what = "a whole port of an adapter"
+	}
+	if r.Class == api.ClassHCA {
+		what = strings.Replace(what, "an adapter", "an InfiniBand adapter", 1)
+	}
+	if r.Cell != "" {
+		what += " in cell " + r.Cell
+	}
+	return what
+}
+
+// whyNoFunction tells of each node why it can't give a function of an adapter. It names the adapters' ports by their PCI addresses.
+func (s *Sketch) whyNoFunction(r api.DeviceRequest) string {
+	var texts []string
+	more := 0
+	for _, id := range s.view.order {
+		n := s.view.nodes[id]
+		if n.availability == Absent {
+			continue
+		}
+		why := s.functionProblem(id, r)
+		switch {
+		case why == "":
+		case len(texts) == named:
+			more++
+		default:
+			texts = append(texts, fmt.Sprintf("node %s: %s", n.record.Name, why))
+		}
+	}
+	switch {
+	case len(texts) == 0:
+		return "no node offers one"
+	case more > 0:
+		texts = append(texts, fmt.Sprintf("and %s", plural(more, "more node")))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// functionProblem is why a node has no free function; "" for one without such adapters, of which there may be many, and for one that has some left.
+func (s *Sketch) functionProblem(id int32, r api.DeviceRequest) string {
+	n, free := s.view.nodes[id], s.view.freeParts(id)
+	var texts []string
+	fits := acceptable(r)
+	for i := range n.record.Capacity.Devices {
+		d := &n.record.Capacity.Devices[i]
+		way, has := d.Ways[r.Way]
+		if !has || !fits(deviceOf(d)) {
+			continue
+		}
+		if free == nil {
+			return "what is held of its devices is contradictory"
+		}
+		vfs, left := d.Counters[api.CounterVF], int64(0)
+		left, _ = free.Free(d.ID, api.CounterVF)
+		keys, counted := free.Free(d.ID, counterPKeys)
+		switch {
+		case r.Way == string(api.InterfacePF) && left < vfs:
+			texts = append(texts, fmt.Sprintf("%d of %d virtual functions of %s are taken, so the whole port can't be", vfs-left, vfs, d.ID))
+		case counted && keys < 1 && left > 0:
+			texts = append(texts, fmt.Sprintf("%s holds as many partition keys as a port can", d.ID))
+		case left < way.Takes[api.CounterVF] && vfs == left:
+			texts = append(texts, fmt.Sprintf("%s has no virtual functions", d.ID))
+		case left < way.Takes[api.CounterVF]:
+			texts = append(texts, fmt.Sprintf("all %d virtual functions of %s are taken", vfs, d.ID))
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// functionsOf returns the parts of adapters that a member's ports are on, by the networks' names. Its last claims on its own node are for these ports,
+// in the order in which its group names the networks.
+func functionsOf(p *Placed, further []api.GroupNetwork) (map[string]api.DeviceClaim, error) {
+	group := api.Group{Networks: further}
+	networks := group.Functions()
+	if len(networks) == 0 {
+		return nil, nil
+	}
+	var own []api.DeviceClaim
+	for _, on := range p.Devices {
+		if on.Node == p.Node {
+			own = on.Claims
+		}
+	}
+	if len(own) < len(networks) {
+		return nil, fmt.Errorf("%d ports are to be on functions of adapters, and %d were chosen on node %s", len(networks), len(own), p.Node)
+	}
+	claims := map[string]api.DeviceClaim{}
+	for i, claim := range own[len(own)-len(networks):] {
+		if claim.Way != string(networks[i].Interface) {
+			return nil, fmt.Errorf("the port on network %s is to be of kind %s, and device %s is handed out as %q", networks[i].Name, networks[i].Interface, claim.Device, claim.Way)
+		}
+		claims[networks[i].Name] = claim
+	}
+	return claims, nil
+}
+
+// setFunction lets a port be on a part of an adapter. On InfiniBand, the fabric knows the port by its GUID, and has to prove it clean too.
+func setFunction(port *api.PortClaim, n *api.Network, on api.GroupNetwork, claim api.DeviceClaim, host int) error {
+	port.Kind, port.Device, port.Part = on.Interface.PortKind(), claim.Device, claim.Part
+	switch n.Technology {
+	case api.TechnologyVLAN:
+		return nil
+	case api.TechnologyInfiniBand:
+		guid := GUID(n.Index, host)
+		port.GUID, port.At, port.Fabric, port.Limited = guid, guid, n.Cell, on.Limited
+		return nil
+	default:
+		return fmt.Errorf("network %s is of technology %q, on which no port can be on a function of an adapter", n.Name, n.Technology)
+	}
+}

@@ -1,0 +1,195 @@
+package placement
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// adapter is an adapter's port as an agent offers it.
+func adapter(class, id, cell string, vfs int64) api.Device {
+	return api.Device{ID: id, Class: class, Cell: cell, Counters: map[string]int64{"vf": vfs, "port": 1}, Ways: map[string]api.DeviceWay{
+		"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}}, "macvtap": {Mode: "sriov", Takes: map[string]int64{"vf": 1}},
+		"pf": {Mode: "whole", Takes: map[string]int64{"vf": vfs, "port": 1}},
+	}}
+}
+
+// withAdapters is a view of n1 without adapters, and n2 and n3 with one for each technology.
+func withAdapters(cores int, vfs int64) *View {
+	v := NewView()
+	for _, name := range []string{"n1", "n2", "n3"} {
+		rec := testNode(name, cores, 1, 1)
+		if name != "n1" {
+			rec.Capacity.Devices = []api.Device{adapter("nic", "0000:3b:00.0", "", vfs), adapter("hca", "0000:5e:00.0", "ib0", vfs)}
+		}
+		v.SetNode(rec, Schedulable)
+	}
+	return v
+}
+
+func onFunctions(size int, requests ...api.DeviceRequest) []api.Group {
+	return []api.Group{{Name: "c", Size: size, Shape: api.Shape{Cores: 1, Memory: 1 << 20}, Stack: api.StackContainer, Environment: "local", Devices: requests}}
+}
+
+func hcaVF(cell string) api.DeviceRequest {
+	return api.FunctionRequest(api.InterfaceVF, api.TechnologyInfiniBand, cell)
+}
+
+// parts are the parts that members get, and what is missing.
+func parts(t *testing.T, s *Sketch, groups []api.Group) (all []string, missing string) {
+	t.Helper()
+	fit, _, ok := s.Fit(groups)
+	if !ok {
+		t.Fatal("the members have no room")
+	}
+	chosen, missing := s.FitDevices(groups, fit)
+	s.TakeDevices(chosen)
+	s.Take(fit.Shares)
+	for _, member := range chosen {
+		for _, on := range member {
+			for _, c := range on.Claims {
+				all = append(all, on.Node+"/"+c.Device+"/"+c.Part)
+			}
+		}
+	}
+	return all, missing
+}
+
+func TestMembersAreWhereTheirFunctionsAre(t *testing.T) {
+	t.Parallel()
+	s := withAdapters(8, 2).Sketch()
+	got, missing := parts(t, s, onFunctions(3, hcaVF("ib0")))
+	if want := "[n2/0000:5e:00.0/vf0 n2/0000:5e:00.0/vf1 n3/0000:5e:00.0/vf0]"; fmt.Sprint(got) != want {
+		t.Errorf("three members got %v (%s), want %s", got, missing, want)
+	}
+	if got, missing = parts(t, s, onFunctions(1, hcaVF("ib0"))); fmt.Sprint(got) != "[n3/0000:5e:00.0/vf1]" {
+		t.Errorf("a fourth got %v (%s), want the last function", got, missing)
+	}
+	_, missing = parts(t, s, onFunctions(1, hcaVF("ib0")))
+	for _, want := range []string{
+		`each member of group "c" needs a virtual function of an InfiniBand adapter in cell ib0`,
+		"node n2: all 2 virtual functions of 0000:5e:00.0 are taken", "node n3: all 2 virtual functions of 0000:5e:00.0 are taken",
+	} {
+		if !strings.Contains(missing, want) {
+			t.Errorf("a fifth is refused with %q, want %q in it", missing, want)
+		}
+	}
+	if _, missing = parts(t, withAdapters(8, 2).Sketch(), onFunctions(1, hcaVF("ib7"))); !strings.Contains(missing, "in cell ib7: no node offers one") {
+		t.Errorf("a cell without adapters: %q", missing)
+	}
+}
+
+func TestTwoGroupsShareTheFunctionsOfANode(t *testing.T) {
+	t.Parallel()
+	groups := append(onFunctions(2, hcaVF("ib0")), onFunctions(2, hcaVF("ib0"))...)
+	groups[1].Name, groups[1].Cores = "d", 2
+	got, missing := parts(t, withAdapters(8, 2).Sketch(), groups)
+	if len(got) != 4 {
+		t.Errorf("four members of two groups got %v (%s), want a function each", got, missing)
+	}
+}
+
+func TestAPartIsHeldUntilItsHolderIsClean(t *testing.T) {
+	t.Parallel()
+	v := withAdapters(8, 2)
+	claim := api.DeviceClaim{Class: "hca", Device: "0000:5e:00.0", Way: "vf", Part: "vf0", Takes: map[string]int64{"vf": 1}}
+	holder := api.Assignment{ID: "old", Node: "n2", Devices: []api.DeviceClaim{claim}}
+	if err := v.Take(holder); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Take(api.Assignment{ID: "twice", Node: "n2", Devices: []api.DeviceClaim{claim}}); err == nil || !strings.Contains(err.Error(), "vf0 of device 0000:5e:00.0 is held by old") {
+		t.Errorf("the same function was given twice: %v", err)
+	}
+	ask := func() string {
+		got, missing := parts(t, v.Sketch(), onFunctions(1, hcaVF("ib0")))
+		return strings.Join(got, " ") + missing
+	}
+	for _, step := range []struct {
+		what string
+		do   func(string) error
+		want string
+	}{
+		{"released", v.Release, "n2/0000:5e:00.0/vf1"}, {"quarantined", v.Quarantine, "n2/0000:5e:00.0/vf1"}, {"clean", v.Free, "n2/0000:5e:00.0/vf0"},
+	} {
+		if err := step.do("old"); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(); got != step.want {
+			t.Errorf("once the holder is %s, a member got %s, want %s", step.what, got, step.want)
+		}
+	}
+}
+
+func TestAWholePortIsSharedWithNoFunction(t *testing.T) {
+	t.Parallel()
+	nic := func(i api.Interface) api.DeviceRequest { return api.FunctionRequest(i, api.TechnologyVLAN, "") }
+	s := withAdapters(8, 2).Sketch()
+	got, missing := parts(t, s, onFunctions(2, nic(api.InterfacePF)))
+	if fmt.Sprint(got) != "[n2/0000:3b:00.0/ n3/0000:3b:00.0/]" {
+		t.Errorf("two whole ports: got %v (%s)", got, missing)
+	}
+	if _, missing = parts(t, s, onFunctions(1, nic(api.InterfaceMACVTAP))); !strings.Contains(missing, "all 2 virtual functions of 0000:3b:00.0 are taken") {
+		t.Errorf("a function of a port that is given away: %q", missing)
+	}
+	s = withAdapters(8, 2).Sketch()
+	if got, missing = parts(t, s, onFunctions(2, nic(api.InterfaceVF))); len(got) != 2 {
+		t.Fatal(missing)
+	}
+	if got, missing = parts(t, s, onFunctions(1, nic(api.InterfacePF))); fmt.Sprint(got) != "[n3/0000:3b:00.0/]" {
+		t.Errorf("a whole port beside one in use: got %v (%s)", got, missing)
+	}
+	if _, missing = parts(t, s, onFunctions(1, nic(api.InterfacePF))); !strings.Contains(missing, "2 of 2 virtual functions of 0000:3b:00.0 are taken, so the whole port can't be") {
+		t.Errorf("a whole port in use: %q", missing)
+	}
+}
+
+func TestAPortHoldsNoMorePartitionKeysThanItsTable(t *testing.T) {
+	t.Parallel()
+	s := withAdapters(400, 200).Sketch()
+	got, missing := parts(t, s, onFunctions(2*pkeysPerPort, hcaVF("ib0")))
+	if len(got) != 2*pkeysPerPort {
+		t.Fatalf("%d functions were given: %s", len(got), missing)
+	}
+	if _, missing = parts(t, s, onFunctions(1, hcaVF("ib0"))); !strings.Contains(missing, "0000:5e:00.0 holds as many partition keys as a port can") {
+		t.Errorf("another one is refused with %q", missing)
+	}
+}
+
+func TestPortsAreOnThePartsThatWereChosen(t *testing.T) {
+	t.Parallel()
+	own := api.Network{UID: "u", Index: 3, Prefix: netip.MustParsePrefix("10.64.0.0/20"), Technology: api.TechnologyVXLAN}
+	ib := api.Network{UID: "ib", Name: "project/ib", Index: 4, Prefix: netip.MustParsePrefix("10.64.16.0/20"), Technology: api.TechnologyInfiniBand, Cell: "ib0", PKey: 0x12}
+	wire := api.Network{UID: "wire", Name: "project/wire", Index: 5, Prefix: netip.MustParsePrefix("10.64.32.0/20"), Technology: api.TechnologyVLAN, VLAN: 100}
+	further := map[string][]api.GroupNetwork{"c": {{Name: "project/wire", Interface: api.InterfaceMACVTAP}, {Name: "project/ib", Interface: api.InterfaceVF, Limited: true}}}
+	claims := []api.DeviceClaim{
+		{Class: "gpu", Device: "gpu0", Way: "vf", Takes: map[string]int64{"slices": 1}},
+		{Class: "nic", Device: "0000:3b:00.0", Way: "macvtap", Part: "vf4", Takes: map[string]int64{"vf": 1}},
+		{Class: "hca", Device: "0000:5e:00.0", Way: "vf", Part: "vf2", Takes: map[string]int64{"vf": 1}},
+	}
+	placed := Placed{Group: "c", Member: "c-0", Node: "n2", Stack: api.StackVM, Devices: []DevicesOn{{Node: "n2", Claims: claims}}}
+	d := Decision{ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, ib, wire}, Further: further}
+	assigned, err := Assign([]Placed{placed}, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := assigned[0].Ports
+	if p := got[0]; p.Kind != api.PortTAP || p.Device != "" {
+		t.Errorf("the port on the cluster's own network is %+v", p)
+	}
+	if p := got[1]; p.Kind != api.PortVF || p.Device != "0000:5e:00.0" || p.Part != "vf2" || p.GUID != "0e6d000000040002" || p.At != p.GUID || p.Fabric != "ib0" || !p.Limited {
+		t.Errorf("the port on InfiniBand is %+v", p)
+	}
+	if p := got[2]; p.Kind != api.PortMACVTAP || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.GUID != "" || p.Fabric != "" || p.Limited {
+		t.Errorf("the port on the VLAN is %+v", p)
+	}
+	if by := fmt.Sprint(assigned[0].CleanBy); by != "[agent of n2 fabric of ib0]" {
+		t.Errorf("it is proved clean by %s", by)
+	}
+	placed.Devices[0].Claims = claims[:1]
+	if _, err := Assign([]Placed{placed}, d); err == nil || !strings.Contains(err.Error(), "2 ports are to be on functions of adapters, and 1 were chosen on node n2") {
+		t.Errorf("without parts: %v", err)
+	}
+}
