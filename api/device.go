@@ -40,4 +40,6 @@ type MemberDevice struct {
 	Node   string `json:"node"`
 	Device string `json:"device"`
 	Way    string `json:"way"`
+	// Part is which of several equal parts it is, such as "vf3"; empty where parts have no names.
+	Part string `json:"part,omitempty"`
 }

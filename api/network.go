@@ -258,6 +258,12 @@ type NetworkPort struct {
 	// Address6 is its IPv6 address, on a network with IPv6.
 	Address6 netip.Addr `json:"address6,omitzero"`
 	MAC      string     `json:"mac"`
+	// Device is the adapter's port that it is on, Part the part of it, such as "vf3", and GUID its own on InfiniBand; empty for ports on bridges.
+	Device string `json:"device,omitempty"`
+	Part   string `json:"part,omitempty"`
+	GUID   string `json:"guid,omitempty"`
+	// Limited: on InfiniBand, it reaches full members of the partition only.
+	Limited bool `json:"limited,omitempty"`
 	// SecurityGroups are the names of the port's groups. A port without one is not restricted.
 	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Quality is the port's quality of service.

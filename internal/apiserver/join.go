@@ -201,7 +201,7 @@ func joinParts(st *api.ClusterStatus, record *api.ClusterRecord, parts []*api.As
 func devicesOf(a *api.Assignment) []api.MemberDevice {
 	var devices []api.MemberDevice
 	for _, d := range a.Devices {
-		devices = append(devices, api.MemberDevice{Class: d.Class, Node: a.Node, Device: d.Device, Way: d.Way})
+		devices = append(devices, api.MemberDevice{Class: d.Class, Node: a.Node, Device: d.Device, Way: d.Way, Part: d.Part})
 	}
 	return devices
 }

@@ -200,7 +200,7 @@ func portsOf(network string, on []*state.Cluster, quarantined []*api.Assignment)
 		for i := range a.Ports {
 			if p := &a.Ports[i]; p.Network == network && !a.Spare {
 				ports = append(ports, api.NetworkPort{
-					Cluster: cluster, Member: a.Member, Node: a.Node, Kind: p.Kind, Address: p.Address, MAC: p.MAC, SecurityGroups: p.SecurityGroups, Quality: p.Quality,
+					Cluster: cluster, Member: a.Member, Node: a.Node, Kind: p.Kind, Address: p.Address, MAC: p.MAC, Device: p.Device, Part: p.Part, GUID: p.GUID, Limited: p.Limited, SecurityGroups: p.SecurityGroups, Quality: p.Quality,
 					Releasing: releasing, Quarantined: quarantined,
 				})
 			}

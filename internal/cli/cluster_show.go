@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -109,11 +110,11 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	members.flush()
 }
 
-// devicesText names the devices of a member, with their nodes where those are others: gpu0 (whole) of n3.
+// devicesText names the devices of a member, with their nodes where those are others: gpu0 (whole) of n3, and 0000:3b:00.0 (vf3).
 func devicesText(m api.MemberStatus) string {
 	parts := make([]string, len(m.Devices))
 	for i, d := range m.Devices {
-		parts[i] = fmt.Sprintf("%s (%s)", d.Device, d.Way)
+		parts[i] = fmt.Sprintf("%s (%s)", d.Device, cmp.Or(d.Part, d.Way))
 		if d.Node != m.Node {
 			parts[i] += " of " + d.Node
 		}

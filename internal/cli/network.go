@@ -154,6 +154,9 @@ type portColumn struct {
 	cell  func(p *api.NetworkPort) string
 }
 
+// functionText is the adapter's part that a port is on.
+func functionText(p *api.NetworkPort) string { return strings.TrimSuffix(p.Device+" "+p.Part, " ") }
+
 // routedText is whether a network of a project is routed. Those of clusters never are.
 func routedText(n *api.NetworkStatus) string {
 	if !n.OfProject() {
@@ -203,6 +206,18 @@ func printNetwork(w io.Writer, n *api.NetworkStatus) {
 	// Columns that all ports leave empty are omitted.
 	choices := slices.DeleteFunc([]portColumn{
 		{"IPV6 ADDRESS", func(p *api.NetworkPort) string { return addressText(p.Address6) }},
+		{"DEVICE", functionText},
+		{"GUID", func(p *api.NetworkPort) string { return p.GUID }},
+		{"MEMBERSHIP", func(p *api.NetworkPort) string {
+			switch {
+			case p.Limited:
+				return "limited"
+			case p.GUID != "":
+				return "full"
+			default:
+				return ""
+			}
+		}},
 		{"SECURITY GROUPS", func(p *api.NetworkPort) string { return strings.Join(p.SecurityGroups, ",") }},
 		{"RATES", func(p *api.NetworkPort) string { return p.RatesText() }},
 		{"DSCP", func(p *api.NetworkPort) string { return string(p.DSCP) }},

@@ -64,7 +64,10 @@ func TestMembersGetTheNearestDevicesAndNoneTwice(t *testing.T) {
 		t.Errorf("three halves: got %q (%s), want two of the first node and one of the next", got, missing)
 	}
 	gpu.Remote = false
-	if _, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(1, gpu)); !strings.Contains(missing, "on the node of each member") {
+	if got, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(2, gpu)); got != "n2/gpu0/whole ; n3/gpu0/whole ; " {
+		t.Errorf("two members with a GPU of their own nodes: got %q (%s), want the nodes that have one", got, missing)
+	}
+	if _, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(3, gpu)); !strings.Contains(missing, "on the node of each member") {
 		t.Errorf("a GPU of a node that has none: got %q", missing)
 	}
 }
