@@ -111,6 +111,8 @@ type NodeRecord struct {
 	WireGuardKey string `json:"wireguard_key,omitempty"`
 	// Trunk is the link that carries VLANs; nil on a node without one.
 	Trunk *Trunk `json:"trunk,omitempty"`
+	// Adapters are those that the agent was given cells for, in the order of their addresses.
+	Adapters []Adapter `json:"adapters,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
@@ -257,6 +259,8 @@ type AgentPart struct {
 	UnderlayMTU int `json:"underlay_mtu,omitempty"`
 	// Trunk is the link that carries VLANs; nil on a node without one.
 	Trunk *Trunk `json:"trunk,omitempty"`
+	// Adapters are those that the agent was given cells for, in the order of their addresses.
+	Adapters []Adapter `json:"adapters,omitempty"`
 	// BootGeneration, InRAM, Images and Builder are as in NodeRecord.
 	BootGeneration int64         `json:"boot_generation,omitempty"`
 	InRAM          bool          `json:"in_ram,omitempty"`

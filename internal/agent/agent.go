@@ -69,6 +69,9 @@ type Config struct {
 	Inspect func(ctx context.Context) []api.EnvironmentOnNode
 	// Underlay reads what the link of the data network carries now; nil: not known. A change is reported on a new stream.
 	Underlay func(ctx context.Context) (fabric.Underlay, error)
+	// Adapters reads what the node offers of its adapters, and what is to be said of them; nil: it has none for members. A change is reported on a
+	// new stream.
+	Adapters func(ctx context.Context) ([]api.Device, []api.Adapter, error)
 	// NoVLANs is why the kernel carries no VLANs, "" if it does.
 	NoVLANs string
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.

@@ -25,6 +25,9 @@ type opening struct {
 	// underlay is what was last reported of the data network, and underlayEvery how often it is read again.
 	underlay      fabric.Underlay
 	underlayEvery time.Duration
+	// devices and adapters are what was last reported of the node's adapters.
+	devices  []api.Device
+	adapters []api.Adapter
 	// inspected receives what an inspection that is under way finds; nil: none is.
 	inspected chan []api.EnvironmentOnNode
 	// known is what the last one found, valid when there was one.
@@ -50,6 +53,7 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 	context.AfterFunc(ctx, stream.Close) // unblocks Send and Receive
 	node := a.cfg.Node
 	a.measureUnderlay(ctx, &node)
+	a.measureAdapters(ctx, &node)
 	if node.Environments, err = a.environments(agentCtx, ctx); err == nil {
 		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.id, Node: node}})
 	}

@@ -128,6 +128,10 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		reported := a.opening.underlay
 		go func() { cancel(a.watchUnderlay(ctx, reported)) }()
 	}
+	if a.cfg.Adapters != nil {
+		devices, reported := a.opening.devices, a.opening.adapters
+		go func() { cancel(a.watchAdapters(ctx, devices, reported)) }()
+	}
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {

@@ -167,7 +167,7 @@ func joinNode(stored *state.Node, seen Observed, admin bool) api.Node {
 		return n
 	}
 	n.Agent = &api.AgentPart{
-		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
+		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
 		Builder: agent.Builder, FirstSeenAt: agent.FirstSeenAt,
 	}
 	phase, lastSeen, message := seen.Node(stored.Name)

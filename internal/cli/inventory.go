@@ -128,6 +128,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		fmt.Fprintln(w)
 		a.printMachine(w, n)
 	}
+	printAdapters(w, n)
 	if len(n.Offer.Stacks)+len(n.Offer.Environments) == 0 && n.Agent == nil {
 		return
 	}

@@ -204,6 +204,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
 	var disk, cpus, memory, hugePages, builder string
+	var adapters adapterOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -241,7 +242,7 @@ agent finds them when it starts again. Needs root.`,
 			}
 			opts.Builder = config.Builder(builder)
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
-				checkImageOptions(opts), checkLog(opts.Log)); err != nil {
+				checkImageOptions(opts), adapters.read(&opts), checkLog(opts.Log)); err != nil {
 				return err
 			}
 			return call(cmd.Context(), "agent", a.Commands.Agent, opts)
@@ -261,6 +262,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().Var(bitRate{&opts.UplinkRate}, "uplink-rate", "what the link of the data network carries, like 25Gbit; ports with rates share it (default: the link's speed, where the kernel knows it)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.TrunkInterface, "trunk-interface", "", "interface that carries VLANs of networks, like eth1 (default: none, and no members of such networks)")
+	adapters.flags(cmd)
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")

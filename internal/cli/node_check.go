@@ -122,26 +122,37 @@ func (a *app) nodePrepare() *cobra.Command {
 	var dryRun bool
 	var stacks []string
 	var huge string
+	var functions []string
 	cmd := &cobra.Command{
 		Use: "prepare", Short: "Prepare this machine to be a node", Args: noArgs,
 		Long: `Install the programs that a node needs, load kernel modules, and set what the kernel has to be set to, now and at each boot. Each change is
 shown before it is made, and nothing is changed that is in order: a second run changes nothing. What needs firmware, another kernel or a reboot is listed.
 
-Packages are installed by apt-get, without starting services. The only files that are written are /etc/modules-load.d/nearmetal.conf and
-/etc/sysctl.d/60-nearmetal.conf. Needs root.`,
+With --virtual-functions, adapters get virtual functions now. For virtual machines the IOMMU is turned on besides, by an argument of the kernel. The
+driver mlx4_core takes the number only when it is loaded, so it gets an option, and the machine has to be rebooted.
+
+Packages are installed by apt-get, without starting services. The only files that are written are /etc/modules-load.d/nearmetal.conf,
+/etc/sysctl.d/60-nearmetal.conf, /etc/modprobe.d/nearmetal-sriov.conf and /etc/default/grub.d/nearmetal.cfg. Needs root.`,
 		Example: `  nearmetal node prepare --dry-run
   nearmetal node prepare --for container
-  nearmetal node prepare --for container,vm,builder --huge-pages 8GiB`,
+  nearmetal node prepare --for container,vm,builder --huge-pages 8GiB
+  nearmetal node prepare --virtual-functions enp59s0f0=7`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&dryRun, "dry-run", false, "show the changes, and make none")
 	flags.StringSliceVar(&stacks, "for", []string{"container", "vm"}, "what to prepare for: container, vm, builder")
 	flags.StringVar(&huge, "huge-pages", "", "memory to reserve in huge pages, like 8GiB")
+	flags.StringArrayVar(&functions, "virtual-functions", nil, "number of virtual functions of an adapter, by PCI address or interface: ADAPTER=N; may be repeated")
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		wanted, err := wantedOf(stacks, huge)
 		if err != nil {
 			return err
+		}
+		if len(functions) > 0 {
+			if wanted.Functions, err = functionCounts(functions); err != nil {
+				return err
+			}
 		}
 		return a.prepare(cmd.Context(), wanted, dryRun, out)
 	}

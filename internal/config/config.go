@@ -168,6 +168,12 @@ type Agent struct {
 	Underlay string
 	// TrunkInterface is the link that carries VLANs; empty: the node has no members of networks on VLANs.
 	TrunkInterface string
+	// Fabrics are the adapters that members may have, each with the cell of the fabric that it is connected to.
+	Fabrics []FabricPort
+	// VirtualFunctions is how many virtual functions each of these adapters gets, by its name in Fabrics; those without are left as they are.
+	VirtualFunctions map[string]int
+	// VirtualPorts are the cells whose subnet manager has virtualization.
+	VirtualPorts []string
 	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
 	UplinkRate api.Rate
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.
@@ -185,6 +191,13 @@ type Agent struct {
 	BuildSources string
 	// AllowPowerOff lets the server power off a machine that it did not boot.
 	AllowPowerOff bool
+}
+
+// FabricPort is an adapter of a node that is connected to a cell.
+type FabricPort struct {
+	Cell string
+	// Adapter is its PCI address, such as 0000:3b:00.0, or the name of its network interface when the agent starts.
+	Adapter string
 }
 
 // PeerListenOff is the value of Agent.PeerListen that serves no images to other nodes.

@@ -39,6 +39,8 @@ func (c Change) name() string {
 		return "write /" + c.Path
 	case c.Setting != "":
 		return "sysctl -w " + c.Setting + "=" + c.Value
+	case c.Attribute != "":
+		return "echo " + c.Value + " >/" + c.Attribute
 	default:
 		return strings.Join(c.Command, " ")
 	}
@@ -50,6 +52,8 @@ func (h Host) apply(ctx context.Context, c Change) error {
 		return h.write(c.Path, c.Text)
 	case c.Setting != "":
 		return h.setSysctl(c.Setting, c.Value)
+	case c.Attribute != "":
+		return h.setAttribute(c.Attribute, c.Value)
 	case c.Command[0] == "apt-get":
 		return h.apt(ctx, c.Command[1:])
 	default:
@@ -77,6 +81,16 @@ func (h Host) write(path, text string) error {
 		return err
 	}
 	return os.Rename(at+".new", at)
+}
+
+// overwrite writes to a file that exists, in place, as the kernel's files want it.
+func overwrite(path, text string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // setSysctl sets a setting and reads it back: the kernel reserves fewer huge pages than it is asked for where memory is fragmented.

@@ -81,6 +81,11 @@ type Facts struct {
 	HugePageBytes, HugePages int64
 	// UserNamespaces is user.max_user_namespaces, -1 where the kernel has no such setting.
 	UserNamespaces int64
+	// Adapters are those with SR-IOV, and those whose firmware could have it on, by address.
+	Adapters []Adapter
+	// KernelArguments are those that the kernel was booted with. Grub and InitialRAMDisk: Debian's scripts for these are there.
+	KernelArguments      []string
+	Grub, InitialRAMDisk bool
 	// Kept are the files that Plan writes, by path; those that are not there are missing.
 	Kept map[string]string
 }
@@ -145,7 +150,8 @@ func Look(ctx context.Context, h Host) Facts {
 	if f.Debian {
 		h.lookAtPackages(ctx, &f)
 	}
-	for _, path := range []string{modulesFile, sysctlFile} {
+	h.lookAtAdapters(&f)
+	for _, path := range []string{modulesFile, sysctlFile, grubFile, functionFile} {
 		if text, err := os.ReadFile(h.path(path)); err == nil {
 			f.Kept[path] = string(text)
 		}
@@ -185,7 +191,7 @@ func (h Host) lookAtModules(f *Facts) {
 	index := filepath.Join("lib/modules", f.Kernel)
 	builtin, loadable := h.text(filepath.Join(index, "modules.builtin")), h.text(filepath.Join(index, "modules.dep"))
 	f.KnowsModules = loadable != ""
-	all := append([]module(nil), modules...)
+	all := append(append([]module(nil), modules...), sriovModules...)
 	for _, name := range kvmModules {
 		all = append(all, module{Name: name})
 	}

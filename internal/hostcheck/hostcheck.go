@@ -97,6 +97,7 @@ func Check(f Facts, w Word) []Finding {
 		}
 	}
 	all = append(all, networks(f)...)
+	all = append(all, adapters(f)...)
 	all = append(all, groups(w), rates(w), encryption(w))
 	if w.Builder.OK {
 		return append(all, Finding{Area: Builder, Name: "programs", Status: OK, Detail: "environments can be built here"})

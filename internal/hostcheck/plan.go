@@ -27,6 +27,8 @@ type Wanted struct {
 	For []Area
 	// HugePages is the memory to be reserved in huge pages of the default size; 0: none needed.
 	HugePages api.Bytes
+	// Functions is how many virtual functions adapters are to have, by PCI address or network interface.
+	Functions map[string]int
 }
 
 // leastUserNamespaces is what members of a full node take, with room to spare.
@@ -39,6 +41,8 @@ type Change struct {
 	// Path gets Text, if it is set.
 	Path string `json:"path,omitempty"`
 	Text string `json:"text,omitempty"`
+	// Attribute is a file of sysfs that gets Value, if it is set.
+	Attribute string `json:"attribute,omitempty"`
 	// Setting is a sysctl that gets Value, if it is set.
 	Setting string `json:"setting,omitempty"`
 	Value   string `json:"value,omitempty"`
@@ -53,6 +57,8 @@ func (c Change) String() string {
 		return fmt.Sprintf("write /%s, %s:\n    %s", c.Path, c.Why, strings.ReplaceAll(strings.TrimSuffix(c.Text, "\n"), "\n", "\n    "))
 	case c.Setting != "":
 		return "sysctl -w " + c.Setting + "=" + c.Value + "  # " + c.Why
+	case c.Attribute != "":
+		return "echo " + c.Value + " >/" + c.Attribute + "  # " + c.Why
 	default:
 		return strings.Join(c.Command, " ") + "  # " + c.Why
 	}
@@ -71,6 +77,7 @@ func Plan(f Facts, w Wanted) Prepared {
 	p.install(f, w)
 	p.load(f, w)
 	p.set(f, w)
+	p.functions(f, w)
 	if slices.Contains(w.For, VM) {
 		p.leftForMachines(f)
 	}
@@ -113,6 +120,9 @@ func (p *Prepared) load(f Facts, w Wanted) {
 	}
 	if slices.Contains(w.For, VM) && f.Virtualization != "" && !f.KVM {
 		wanted = append(wanted, module{Name: f.kvm(), Purpose: "virtualized processors", Status: Missing})
+	}
+	if slices.Contains(w.For, VM) && len(w.Functions) > 0 {
+		wanted = append(wanted, sriovModules...)
 	}
 	lines := keptLines(f.Kept[modulesFile])
 	before := len(lines)

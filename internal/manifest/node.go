@@ -69,6 +69,7 @@ func CheckNode(n *api.NodeRecord) error {
 	if n.Builder != nil {
 		c.texts(n.Builder.Problems)
 	}
+	c.adapters(n.Adapters)
 	if len(c.problems) == 0 {
 		return nil
 	}
@@ -180,7 +181,7 @@ func (c *nodeCheck) devices(devices []api.Device) {
 	ids, counters := map[string]bool{}, map[[2]string]bool{}
 	for i := range devices {
 		d := &devices[i]
-		c.words(map[string]string{"device": d.ID, "device class": d.Class})
+		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell})
 		if d.ID == "" || ids[d.ID] {
 			c.add("device %s is listed twice or has no ID", printable(d.ID))
 		}
@@ -197,6 +198,19 @@ func (c *nodeCheck) devices(devices []api.Device) {
 		}
 	}
 	c.count("counters of device classes", len(counters), MaxNodeCounters)
+}
+
+func (c *nodeCheck) adapters(adapters []api.Adapter) {
+	c.count("adapters", len(adapters), MaxNodePorts)
+	for i := range adapters {
+		a := &adapters[i]
+		c.words(map[string]string{
+			"adapter": a.ID, "cell of an adapter": a.Cell, "interface of an adapter": a.Interface, "RDMA device": a.RDMA,
+			"link layer": a.LinkLayer, "GUID of an adapter": a.GUID,
+		})
+		c.texts(a.Problems)
+		c.within("the rate of adapter "+printable(a.ID), a.RateMbps, MaxNodeMemory)
+	}
 }
 
 func (c *nodeCheck) amounts(device string, amounts map[string]int64) {

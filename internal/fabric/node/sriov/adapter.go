@@ -65,6 +65,8 @@ type VirtualFunction struct {
 	// Owner holds it; nil: it is free. Problem is why its release has not ended.
 	Owner   *fabric.FunctionOwner
 	Problem string
+	// Foreign is who uses it without being its owner: the node, or a program that is not Nearmetal's.
+	Foreign string
 }
 
 // Adapters reads the node's adapters, sorted by address. An adapter that can't be read has a Problem.
@@ -199,7 +201,13 @@ func (b bounded) function(pf string, index int) (VirtualFunction, bool, error) {
 		return VirtualFunction{}, false, err
 	}
 	r := b.m.ledger.get(fabric.Function{Device: pf, Part: fabric.Part(index)})
-	return VirtualFunction{Index: index, FunctionState: state, Company: company, Owner: r.Owner, Problem: r.Problem}, true, nil
+	vf := VirtualFunction{Index: index, FunctionState: state, Company: company, Owner: r.Owner, Problem: r.Problem}
+	if r.Owner == nil {
+		if err := b.foreign(state); err != nil {
+			vf.Foreign = err.Error()
+		}
+	}
+	return vf, true, nil
 }
 
 // state reads where a PCI function is now, and what else is in its IOMMU group.

@@ -147,8 +147,12 @@ func (b bounded) atLoad(n int) string {
 func (b bounded) foreign(s fabric.FunctionState) error {
 	switch {
 	case s.Driver == fabric.DriverVFIO:
-		if used, err := b.groupInUse(s.IOMMUGroup); err != nil || used {
-			return fmt.Errorf("%w: %s is used by a program that is not Nearmetal's (%w)", fabric.ErrFunctionHeld, s.PCI, orInUse(err))
+		used, err := b.groupInUse(s.IOMMUGroup)
+		if err != nil {
+			return err
+		}
+		if used {
+			return fmt.Errorf("%w: %s is used by a program that is not Nearmetal's, which has IOMMU group %s open", fabric.ErrFunctionHeld, s.PCI, s.IOMMUGroup)
 		}
 	case s.Interface != "":
 		flags, err := b.read(pciDevices + s.PCI + "/net/" + s.Interface + "/flags")
@@ -157,15 +161,6 @@ func (b bounded) foreign(s fabric.FunctionState) error {
 		}
 	}
 	return nil
-}
-
-var errInUse = errors.New("its IOMMU group is open")
-
-func orInUse(err error) error {
-	if err != nil {
-		return err
-	}
-	return errInUse
 }
 
 func (b bounded) groupInUse(group string) (used bool, err error) {
@@ -185,4 +180,57 @@ func isUp(flags string) bool {
 // notThere reports whether an error says that a file is missing.
 func notThere(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOTDIR)
+}
+
+// Up sets the network interface of an adapter up: without that, its virtual functions have no link.
+func (m *Manager) Up(ctx context.Context, pf string) error {
+	unlock, err := m.lock(ctx, pf)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := m.quarantined(pf); err != nil {
+		return err
+	}
+	return m.on(pf).up()
+}
+
+func (b bounded) up() error {
+	name, err := b.netdev(b.pf)
+	if err != nil || name == "" {
+		return err
+	}
+	flags, err := b.read(pciDevices + b.pf + "/net/" + name + "/flags")
+	if err == nil && isUp(flags) {
+		return nil
+	}
+	err = b.m.call(b.pf, "setting "+name+" up", func() error { return b.m.cfg.Host.SetUp(name) })
+	if err != nil {
+		return fmt.Errorf("interface %s of adapter %s can't be set up: %w", name, b.pf, err)
+	}
+	return nil
+}
+
+// Find returns the PCI address of an adapter, given that or the present name of its network interface.
+func (m *Manager) Find(adapter string) (string, error) {
+	pci := adapter
+	if !IsAddress(adapter) {
+		if strings.ContainsAny(adapter, "/*?[") {
+			return "", fmt.Errorf("%q is neither a PCI address such as 0000:3b:00.0 nor a network interface", adapter)
+		}
+		var err error
+		if pci, err = m.cfg.Host.Readlink("/sys/class/net/" + adapter + "/device"); err != nil || !IsAddress(pci) {
+			return "", fmt.Errorf("%w: there is no network interface %s of a PCI adapter ('ip link' lists the interfaces)", fabric.ErrNoFunction, adapter)
+		}
+	}
+	if found, err := m.cfg.Host.Glob(pciDevices + pci); err != nil || len(found) == 0 {
+		return "", errors.Join(err, fmt.Errorf("%w: there is no PCI device %s ('lspci -D' lists them)", fabric.ErrNoFunction, pci))
+	}
+	return pci, nil
+}
+
+// Addressed reports whether the node itself uses the network interface of an adapter.
+func (m *Manager) Addressed(a Adapter) (bool, error) {
+	o := &operation{bounded: m.on(a.PCI)}
+	return o.addressed(a.Interface)
 }

@@ -26,6 +26,8 @@ type Host interface {
 	Eswitch(pf string) (string, error)
 	// GroupInUse reports whether a process has an IOMMU group open.
 	GroupInUse(group string) (bool, error)
+	// SetUp sets a network interface up.
+	SetUp(netdev string) error
 	// Addressed reports whether the node itself uses a network interface: it has addresses, or belongs to another interface.
 	Addressed(netdev string) (bool, error)
 }

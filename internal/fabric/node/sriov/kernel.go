@@ -113,6 +113,15 @@ func (k Kernel) Addressed(netdev string) (bool, error) {
 	return false, err
 }
 
+// SetUp implements Host.
+func (k Kernel) SetUp(netdev string) error {
+	l, err := link(netdev)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkSetUp(l)
+}
+
 // SetVF implements Host.
 func (k Kernel) SetVF(netdev string, index int, s Setting, to Report) error {
 	l, err := link(netdev)

@@ -104,6 +104,9 @@ func (o *operation) restore(ctx context.Context) error {
 	if err := o.appeared(ctx); err != nil {
 		return err
 	}
+	if err := o.up(); err != nil {
+		return err
+	}
 	if err := o.noProbe(); err != nil {
 		return err
 	}

@@ -256,6 +256,7 @@ func TestTheNumberOfFunctionsIsSetOnceAndKeptFromUse(t *testing.T) {
 	in(t, func(t *testing.T, h *modelhost.Host, m *sriov.Manager) {
 		ctx := t.Context()
 		must(t, m.SetCount(ctx, pf, 4)) // by way of 0
+		must(t, m.Up(ctx, pf))
 		adapters, err := m.Adapters(ctx)
 		must(t, err)
 		a := adapters[0]

@@ -181,6 +181,13 @@ func (h *Host) Up(pf string, index int) {
 	}
 }
 
+// Unplug takes the cable of an adapter out, or puts it in again.
+func (h *Host) Unplug(pf string, out bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.adapters[pf].noCarrier = out
+}
+
 func (h *Host) device(pf string, index int) *device {
 	a := h.adapters[pf]
 	switch {

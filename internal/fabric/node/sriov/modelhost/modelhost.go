@@ -101,6 +101,8 @@ type device struct {
 	// netdev and rdma are there while a native driver has it. up: the interface is in use by the node.
 	netdev, rdma string
 	up           bool
+	// noCarrier: its cable is out.
+	noCarrier bool
 	// open: a machine has its IOMMU group.
 	open bool
 	// memory is what its last user left in it.
@@ -244,6 +246,7 @@ func (h *Host) driven(d *device) {
 	dir := "/sys/bus/pci/devices/" + d.pci
 	h.root.remove(dir + "/driver")
 	h.root.remove(dir + "/net")
+	h.root.remove("/sys/class/net/" + d.netdev)
 	h.root.remove(dir + "/infiniband")
 	if d.rdma != "" {
 		h.root.remove("/sys/class/infiniband/" + d.rdma)
@@ -270,9 +273,19 @@ func (h *Host) driven(d *device) {
 func (h *Host) named(d *device, name string) {
 	dir := "/sys/bus/pci/devices/" + d.pci + "/net"
 	h.root.remove(dir)
+	h.root.remove("/sys/class/net/" + d.netdev)
 	d.netdev = name
+	h.root.put("/sys/class/net/"+name+"/device", linkTo(d.pci))
 	h.root.put(dir+"/"+name+"/dev_port", value("0"))
-	h.root.put(dir+"/"+name+"/carrier", value("1"))
+	h.root.put(dir+"/"+name+"/carrier", &node{read: func() (string, error) {
+		if !d.up {
+			return "", unix.EINVAL
+		}
+		if d.noCarrier {
+			return "0", nil
+		}
+		return "1", nil
+	}})
 	h.root.put(dir+"/"+name+"/speed", value("1000"))
 	h.root.put(dir+"/"+name+"/address", value("52:54:00:00:00:01"))
 	h.root.put(dir+"/"+name+"/flags", shown(func() string {

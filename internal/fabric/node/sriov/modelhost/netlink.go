@@ -192,3 +192,14 @@ func (h *Host) Addressed(netdev string) (used bool, err error) {
 	})
 	return used, err
 }
+
+// SetUp implements sriov.Host.
+func (h *Host) SetUp(netdev string) error {
+	return h.do("netlink up "+netdev, func() error {
+		a, err := h.interfaceOf(netdev)
+		if err == nil {
+			a.up = true
+		}
+		return err
+	})
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// maxFunctions is the highest number of virtual functions that an adapter can have (PCI Express Base Specification 5.0, 9.3.3.5).
+const maxFunctions = 65535
+
+// adapterName is a PCI address, or a name that the kernel takes for an interface.
+var adapterName = regexp.MustCompile(`^([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]|[A-Za-z0-9][A-Za-z0-9_.-]{0,14})$`)
+
+// adapterOptions are the options of the agent that concern adapters, as they are written.
+type adapterOptions struct{ fabrics, functions, virtualPorts []string }
+
+func (o *adapterOptions) flags(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&o.fabrics, "fabric", nil, "adapter that members may have, with the cell it is connected to: CELL=ADAPTER, by PCI address or interface, like ib1=0000:3b:00.0; may be repeated")
+	cmd.Flags().StringArrayVar(&o.functions, "virtual-functions", nil, "number of virtual functions that an adapter gets whenever the agent starts: ADAPTER=N, named as in --fabric; may be repeated")
+	cmd.Flags().StringSliceVar(&o.virtualPorts, "virtual-ports", nil, "InfiniBand cells whose subnet manager has virtualization, which functions of mlx5 adapters need")
+}
+
+// read checks the options and adds them to opts.
+func (o *adapterOptions) read(opts *config.Agent) (err error) {
+	if opts.Fabrics, err = fabricPorts(o.fabrics); err != nil {
+		return err
+	}
+	if len(o.functions) > 0 {
+		if opts.VirtualFunctions, err = functionCounts(o.functions); err != nil {
+			return err
+		}
+	}
+	opts.VirtualPorts = o.virtualPorts
+	return checkAdapters(*opts)
+}
+
+// fabricPorts reads the values of --fabric, CELL=ADAPTER.
+func fabricPorts(values []string) ([]config.FabricPort, error) {
+	var all []config.FabricPort
+	for _, value := range values {
+		cell, adapter, found := strings.Cut(value, "=")
+		if problem := manifest.LabelProblem(cell, manifest.MaxLabel); !found || problem != "" {
+			return nil, usage("--fabric %q: write CELL=ADAPTER, such as ib1=0000:3b:00.0 or lan=enp59s0f0; the cell is a DNS label", value)
+		}
+		if !adapterName.MatchString(adapter) {
+			return nil, usage("--fabric %s: %q is neither a PCI address such as 0000:3b:00.0 nor the name of an interface", value, adapter)
+		}
+		if slices.ContainsFunc(all, func(p config.FabricPort) bool { return p.Adapter == adapter }) {
+			return nil, usage("--fabric names adapter %s twice; an adapter is connected to one cell", adapter)
+		}
+		all = append(all, config.FabricPort{Cell: cell, Adapter: adapter})
+	}
+	return all, nil
+}
+
+// functionCounts reads the values of --virtual-functions, ADAPTER=N.
+func functionCounts(values []string) (map[string]int, error) {
+	all := map[string]int{}
+	for _, value := range values {
+		adapter, count, _ := strings.Cut(value, "=")
+		n, err := strconv.Atoi(count)
+		if err != nil || n < 0 || n > maxFunctions || !adapterName.MatchString(adapter) {
+			return nil, usage("--virtual-functions %q: write ADAPTER=N, such as 0000:3b:00.0=7", value)
+		}
+		if _, twice := all[adapter]; twice {
+			return nil, usage("--virtual-functions names adapter %s twice", adapter)
+		}
+		all[adapter] = n
+	}
+	return all, nil
+}
+
+// checkAdapters refuses options about adapters and cells that no --fabric names.
+func checkAdapters(opts config.Agent) error {
+	for adapter := range opts.VirtualFunctions {
+		if !slices.ContainsFunc(opts.Fabrics, func(p config.FabricPort) bool { return p.Adapter == adapter }) {
+			return usage("--virtual-functions %s: give the adapter a cell first, with --fabric CELL=%s", adapter, adapter)
+		}
+	}
+	for _, cell := range opts.VirtualPorts {
+		if !slices.ContainsFunc(opts.Fabrics, func(p config.FabricPort) bool { return p.Cell == cell }) {
+			return usage("--virtual-ports %q: no --fabric names that cell", cell)
+		}
+	}
+	return nil
+}
+
+// printAdapters writes the adapters that members of a node may have, with why parts of them are not offered.
+func printAdapters(w io.Writer, n api.Node) {
+	if n.Agent == nil || len(n.Agent.Adapters) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	table := newTable(w, "ADAPTER", "CELL", "LINK", "INTERFACE", "FUNCTIONS", "PROBLEMS")
+	for _, a := range n.Agent.Adapters {
+		table.row(a.ID, a.Cell, adapterLink(a), a.Interface, fmt.Sprintf("%d of %d", a.VirtualFunctions, a.TotalVirtualFunctions), strings.Join(a.Problems, "; "))
+	}
+	table.flush()
+}
+
+// adapterLink is what an adapter's link is, in words.
+func adapterLink(a api.Adapter) string {
+	text := a.LinkLayer
+	if a.RoCE {
+		text += " with RoCE"
+	}
+	switch {
+	case text == "":
+		return ""
+	case !a.Up:
+		return text + ", down"
+	case a.RateMbps > 0:
+		return text + ", " + api.Rate(a.RateMbps*1_000_000).String()
+	}
+	return text + ", up"
+}
