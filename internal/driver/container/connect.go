@@ -99,7 +99,16 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 // the member lives; by an open handle it would end with the handle.
 func (d *Driver) attach(ctx context.Context, m driver.Member, pid int) error {
 	for n := range m.Assignment.Ports {
-		if err := d.cfg.Attacher.Attach(ctx, fabric.PortOf(&m.Assignment, n), fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid))); err != nil {
+		port := fabric.PortOf(&m.Assignment, n)
+		place := fabric.Namespace(fmt.Sprintf("/proc/%d/ns/net", pid))
+		if port.OnFunction() {
+			pci, err := pciOf(sysfs, port.Function)
+			if err != nil {
+				return err
+			}
+			place = fabric.Place{Kind: port.Function.Kind, At: pci, Namespace: place.At}
+		}
+		if err := d.cfg.Attacher.Attach(ctx, port, place); err != nil {
 			return err
 		}
 	}

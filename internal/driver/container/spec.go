@@ -27,6 +27,8 @@ type specInput struct {
 	args         []string
 	cgroupPath   string
 	limits       limits
+	// devices are those of its RDMA devices.
+	devices []specs.LinuxDevice
 	// shared are the namespaces of its cluster on this node; nil: it has its own.
 	shared *sharedSpaces
 }
@@ -80,6 +82,7 @@ func renderSpec(in specInput) (*specs.Spec, error) {
 			UIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
 			GIDMappings:   []specs.LinuxIDMapping{{HostID: m.Assignment.UserIDs.First, Size: m.Assignment.UserIDs.Count}},
 			CgroupsPath:   in.cgroupPath,
+			Devices:       in.devices,
 			Resources:     resources(in),
 			MaskedPaths:   maskedPaths,
 			ReadonlyPaths: readonlyPaths,
@@ -149,6 +152,9 @@ func resources(in specInput) *specs.LinuxResources {
 		CPU:    &specs.LinuxCPU{Cpus: numberList(a.CPUs), Mems: numberList(a.MemoryNodes())},
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		Pids:   &specs.LinuxPids{Limit: &pids},
+	}
+	for _, device := range in.devices {
+		r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: device.Type, Major: &device.Major, Minor: &device.Minor, Access: "rw"})
 	}
 	if in.limits.swap {
 		r.Memory.Swap = &memory // memory and swap together, so no swap

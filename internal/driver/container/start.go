@@ -121,8 +121,6 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
 	case a.IsPart():
 		return fmt.Errorf("it is a part of member %s, and containers hold nothing on other nodes", a.Of)
-	case len(a.Devices) > 0:
-		return fmt.Errorf("it holds device %s, and containers get no devices", a.Devices[0].Device)
 	case a.SharesMemory && sandboxOf(a.ID) != sandboxGroup(a.ClusterUID):
 		return fmt.Errorf("its ID does not begin with its cluster's, %q", a.ClusterUID)
 	case len(a.CPUs) == 0 || len(a.MemoryNodes()) == 0:
@@ -136,7 +134,7 @@ func checkMember(m driver.Member) error {
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	return nil
+	return checkFunctions(&a)
 }
 
 // The files of a member's directory in the state directory; all else of it is staged (see spawner) or its home.
@@ -184,8 +182,12 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 		return nil, err
 	}
 	staged := h.spawner.memberDir(id)
+	devices, err := d.attachFunctions(ctx, m)
+	if err != nil {
+		return nil, fmt.Errorf("attaching it to its network: %w", err)
+	}
 	spec, err := renderSpec(specInput{
-		member: m, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
+		member: m, devices: devices, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
 		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.RuntimePath(id), limits: h.limits, shared: spaces,
 	})
 	if err != nil {

@@ -29,31 +29,6 @@ type hostDevice struct {
 	Port int
 }
 
-// deviceClasses are those whose parts are handed out as ports.
-func deviceClasses() []string { return []string{"nic", "hca"} }
-
-// checkDevices refuses devices that machines don't get.
-func checkDevices(a *api.Assignment) error {
-	for _, claim := range a.Devices {
-		if !slices.Contains(deviceClasses(), claim.Class) {
-			return fmt.Errorf("it holds device %s of class %q, and virtual machines get devices of the classes %s only", claim.Device, claim.Class, strings.Join(deviceClasses(), " and "))
-		}
-		if !slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Device == claim.Device && p.Part == claim.Part }) {
-			return fmt.Errorf("it holds %s, and none of its ports is on that", fabric.Function{Device: claim.Device, Part: claim.Part})
-		}
-	}
-	for n := range a.Ports {
-		p := &a.Ports[n]
-		if !fabric.PortOf(a, n).OnFunction() {
-			continue
-		}
-		if !slices.ContainsFunc(a.Devices, func(c api.DeviceClaim) bool { return c.Device == p.Device && c.Part == p.Part }) {
-			return fmt.Errorf("its port %d is on %s, which it does not hold", n, fabric.Function{Device: p.Device, Part: p.Part})
-		}
-	}
-	return nil
-}
-
 // isPassedThrough reports whether a port is a PCI device of the machine.
 func isPassedThrough(p fabric.Port) bool {
 	return p.Function.Kind == api.PortVF || p.Function.Kind == api.PortPF

@@ -131,7 +131,7 @@ func checkMember(m driver.Member) error {
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	return checkDevices(&a)
+	return driver.CheckDevices(&a)
 }
 
 // StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
