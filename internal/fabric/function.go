@@ -116,9 +116,6 @@ func SettingsOf(n Network, p Port) (FunctionSettings, error) {
 	case api.TechnologyVLAN:
 		s.MAC, s.VLAN, s.SpoofCheck = NormalMAC(p.MAC), n.VLAN, true
 		s.MinMbps, s.MaxMbps = int((int64(p.MinRate)+mega-1)/mega), int(int64(p.MaxRate)/mega)
-		if p.MaxRate > 0 && s.MaxMbps == 0 {
-			return s, fmt.Errorf("%w: an adapter holds no function to less than 1 Mbit/s, and port %s may send %v at most", ErrFunctionUnfit, p.ID, p.MaxRate)
-		}
 	case api.TechnologyInfiniBand:
 		s.GUID, s.PKey, s.Limited = p.Function.GUID, n.PKey, p.Function.Limited
 		if s.GUID == "" {
