@@ -25,7 +25,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,7 +120,7 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest test-network-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest)
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
@@ -146,6 +146,13 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
+
+# An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.
+SRIOV_GUEST_TESTS ?= ^TestAnAdaptersFunctionsGoToMachines|^TestTenantsOnOneAdapter
+test-sriov-guest: setup build qemu10 ## give virtual functions of an emulated adapter to containers and a virtual machine of two tenants, in an emulated Debian guest
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_ADAPTER=1 $(GO) test -exec '$(ASROOT) $(VM_HOST) -emulator $(NEARMETAL_QEMU10) -adapters 1 -timeout 35m -modules igb,igbvf,vfio-pci' \
+		-ldflags='-s -w' -count=1 -timeout 40m -v -run '$(SRIOV_GUEST_TESTS)' ./internal/fabric/node
 
 # Debian 12's QEMU has no adapter with SR-IOV, so a later one comes beside it; NEARMETAL_QEMU10 tells tests where its emulator is.
 export NEARMETAL_QEMU10 ?= $(CURDIR)/.build/qemu10/qemu-system-x86_64

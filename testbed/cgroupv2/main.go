@@ -89,6 +89,10 @@ func inGuest(ctx context.Context, cacheDir string, packages []string, config gue
 	if err != nil {
 		return 0, err
 	}
+	if config.Adapters > 0 { // its machines boot what it boots
+		config.Shares = append(config.Shares, filepath.Dir(config.Image.Kernel))
+		config.Env = append(config.Env, "NEARMETAL_GUEST_KERNEL="+config.Image.Kernel)
+	}
 	machine, err := guest.Start(ctx, config)
 	if err != nil {
 		return 0, err

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -219,45 +218,6 @@ func TestTenantsOnOneAdapterReachTheirOwnMembersOnly(t *testing.T) {
 		}
 	}
 	r.auditClean(t)
-}
-
-// machine takes a function back from its namespace and gives it to a virtual machine, whose only interface it is.
-func (r *adapterRig) machine(t *testing.T, spaces map[string]namespace, own []fabric.Port, stranger fabric.Port) {
-	t.Helper()
-	kernel, initrd := os.Getenv("NEARMETAL_MACHINE_KERNEL"), os.Getenv("NEARMETAL_MACHINE_INITRD")
-	if kernel == "" {
-		return
-	}
-	port := own[0]
-	if err := spaces[port.ID].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.fabric.Detach(t.Context(), port.ID); err != nil {
-		t.Fatal(err)
-	}
-	port.ID = "uid1.m-9.2"
-	r.networks[0].Ports[0] = port
-	if err := r.fabric.Apply(t.Context(), r.networks); err != nil {
-		t.Fatal(err)
-	}
-	state, err := r.fabric.AttachFunction(t.Context(), port, fabric.DriverVFIO)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = spaces[stranger.ID].try(fmt.Sprintf("ip route replace %v dev eth0", port.Address))
-	out, err := exec.CommandContext(t.Context(), "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
-		"-machine", "q35,accel=tcg", "-cpu", "max", "-m", "192", "-serial", "stdio", "-kernel", kernel, "-initrd", initrd,
-		"-append", fmt.Sprintf("console=ttyS0 quiet panic=-1 no_timer_check mitigations=off own=%v friend=%v stranger=%v", port.Address, own[1].Address, stranger.Address),
-		"-device", "pcie-root-port,id=root,chassis=1", "-device", "vfio-pci,bus=root,host="+state.PCI).CombinedOutput()
-	t.Logf("the machine said (%v):\n%s", err, out)
-	for _, want := range []string{"FRIEND reached", "STRANGER silent", port.MAC} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("the machine did not say %q", want)
-		}
-	}
-	if err := r.fabric.Detach(t.Context(), port.ID); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // spoof sends frames of another address, with the adapter's check and without.

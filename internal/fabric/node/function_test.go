@@ -171,14 +171,14 @@ func TestWhatNoAdapterEnforcesIsRefusedOnFunctions(t *testing.T) {
 	}{
 		"a network of tunnels": {func(n *fabric.Network) { n.Technology, n.VLAN = "", 0 }, place, fabric.ErrFunctionUnfit},
 		"marked packets":       {func(n *fabric.Network) { n.Ports[0].DSCP = "10" }, place, fabric.ErrFunctionUnfit},
-		"a veth port":        {func(*fabric.Network) {}, fabric.Namespace("/proc/self/ns/net"), fabric.ErrPortKind},
-		"another kind":       {func(*fabric.Network) {}, fabric.Place{Kind: api.PortPF, At: playedPCI}, fabric.ErrPortKind},
-		"an ordinary member": {func(n *fabric.Network) { n.Ports[0].Function = fabric.Function{} }, place, fabric.ErrPortKind},
+		"a veth port":          {func(*fabric.Network) {}, fabric.Namespace("/proc/self/ns/net"), fabric.ErrPortKind},
+		"another kind":         {func(*fabric.Network) {}, fabric.Place{Kind: api.PortPF, At: playedPCI}, fabric.ErrPortKind},
+		"an ordinary member":   {func(n *fabric.Network) { n.Ports[0].Function = fabric.Function{} }, place, fabric.ErrPortKind},
 	} {
 		network := functionNetwork()
 		c.change(&network)
 		applied := network
-		if err := n.fabric.Apply(t.Context(), []fabric.Network{applied}); err != nil && network.Ports[0].IsFunction() {
+		if err := n.fabric.Apply(t.Context(), []fabric.Network{applied}); err != nil && network.Ports[0].OnFunction() {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if err := n.fabric.Attach(t.Context(), network.Ports[0], c.place); !errors.Is(err, c.want) {

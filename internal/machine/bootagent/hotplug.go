@@ -78,10 +78,10 @@ func presentProcessors(dir string) (names []string) {
 // newNIC returns the name of the network interface that a kernel event announces, or "".
 func newNIC(message []byte) string {
 	event := parseUevent(message)
-	if event["ACTION"] != "add" || event["SUBSYSTEM"] != "net" {
-		return ""
+	if event["SUBSYSTEM"] == "net" && event["ACTION"] == "add" {
+		return event["INTERFACE"]
 	}
-	return event["INTERFACE"]
+	return ""
 }
 
 // newProcessor returns the name of the processor that a kernel event announces, or "".

@@ -1,0 +1,47 @@
+package main
+
+// functionGuards: what keeps functions of adapters to their owner and its network.
+var functionGuards = []Mutant{
+	{
+		Guard:   "no function is on a network that its adapter does not know",
+		File:    "internal/fabric/node/function.go",
+		Find:    "	settings, err := fabric.SettingsOf(network, port)\n	if err != nil {\n		return state, err\n	}\n",
+		Replace: "	settings, _ := fabric.SettingsOf(network, port)\n",
+		Test:    "./internal/fabric/node TestWhatNoAdapterEnforcesIsRefusedOnFunctions",
+	},
+	{
+		Guard:   "an adapter drops what a function sends from other addresses",
+		File:    "internal/fabric/function.go",
+		Find:    "NormalMAC(p.MAC), n.VLAN, true",
+		Replace: "NormalMAC(p.MAC), n.VLAN, false",
+		Test:    "./internal/fabric/node TestAFunctionsInterfaceMovesIntoItsMember",
+	},
+	{
+		Guard:   "a port on a function gets no other place",
+		File:    "internal/fabric/node/attach.go",
+		Find:    "	if port.OnFunction() {\n",
+		Replace: "	if false {\n",
+		Test:    "./internal/fabric/node TestWhatNoAdapterEnforcesIsRefusedOnFunctions",
+	},
+	{
+		Guard:   "a machine on InfiniBand is not moved while it runs",
+		File:    "internal/driver/vm/function.go",
+		Find:    "if network.Technology == api.TechnologyInfiniBand {",
+		Replace: "if false {",
+		Test:    "./internal/driver/vm TestAFunctionSurvivesWhatItsKindAndItsNetworkLet",
+	},
+	{
+		Guard:   "members get parts of adapters and no other devices",
+		File:    "internal/driver/devices.go",
+		Find:    "if !slices.Contains(portClasses(), claim.Class) {",
+		Replace: "if false {",
+		Test:    "./internal/driver/vm TestAMemberThatCanNotBeCarriedIsRefused",
+	},
+	{
+		Guard:   "a port is on no function that its member does not hold",
+		File:    "internal/driver/devices.go",
+		Find:    "return c.Device == p.Device && c.Part == p.Part }) {",
+		Replace: "return true }) && false {",
+		Test:    "./internal/driver/vm TestAMemberThatCanNotBeCarriedIsRefused",
+	},
+}
