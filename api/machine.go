@@ -72,6 +72,8 @@ type MachineSpec struct {
 	// Console is the address of its serial console: tcp://HOST:PORT (a console server's raw port) or ipmi-sol; empty: it has none.
 	Console string            `json:"console,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
+	// TrunkMAC is of the NIC that carries VLANs of networks while it is a node; empty: none does. It may be a provisioning NIC.
+	TrunkMAC string `json:"trunk_mac,omitempty"`
 }
 
 // MachineIntent is the stored intent of operators for a machine. API handlers write it.

@@ -78,6 +78,11 @@ func checkFloating(f config.Floating) error {
 	return nil
 }
 
+// vlanFlag adds the flag of the VLANs that networks can have.
+func vlanFlag(cmd *cobra.Command, pool *string) {
+	cmd.Flags().StringVar(pool, "vlan-pool", "", "VLAN IDs that networks can have, like 100-199; give it to all servers of the site (default: none)")
+}
+
 // maxConnections is more than the kernel tracks for all.
 const maxConnections = 1 << 30
 
@@ -160,6 +165,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
+	vlanFlag(cmd, &opts.VLANPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
@@ -190,8 +196,8 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
 	cmd.Flags().StringVar(&opts.PKeyPool, "pkey-pool", "", "partition keys that networks on InfiniBand can have, like 0x100-0x1ff; give it to all servers of the site (default: none)")
-	cmd.Flags().StringVar(&opts.VLANPool, "vlan-pool", "", "VLAN IDs that networks can have, like 100-199; give it to all servers of the site (default: none)")
 	infiniBandFlag(cmd, &opts.InfiniBandFiles)
+	vlanFlag(cmd, &opts.VLANPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	encryptFlag(cmd, &opts.EncryptUnderlay)

@@ -23,7 +23,7 @@ type enrollFlags struct {
 	bmc                         bmcFlags
 	name, candidate, file       string
 	macs                        []string
-	console, firmware           string
+	console, firmware, trunk    string
 	labels                      map[string]string
 	inspect, noInspect, waiting bool
 	timeout                     time.Duration
@@ -69,6 +69,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.StringVar(&f.console, "console", "", "where its serial console is: tcp://HOST:PORT or ipmi-sol")
 	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: detected at its first boot)")
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
+	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks (default: none, and no members of such networks)")
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")
 	flags.BoolVar(&f.waiting, "wait", false, "wait until the inspection has ended")
@@ -133,7 +134,7 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 		return a.machinesOfFile(cmd, name, f)
 	}
 	req := api.EnrollRequest{Name: name, Inspect: f.looksAt(), Spec: api.MachineSpec{
-		MACs: f.macs, Firmware: api.Firmware(f.firmware), Power: f.bmc.control(), Console: f.console, Labels: f.labels,
+		MACs: f.macs, Firmware: api.Firmware(f.firmware), Power: f.bmc.control(), Console: f.console, Labels: f.labels, TrunkMAC: f.trunk,
 	}}
 	if f.candidate != "" {
 		req.Spec.MACs = append([]string{f.candidate}, f.macs...)

@@ -109,6 +109,7 @@ func machineFlags(problems []api.FieldProblem) *manifest.Invalid {
 			{"spec.console", "--console"},
 			{"spec.firmware", "--firmware"},
 			{"spec.labels", "--labels"},
+			{"spec.trunk_mac", "--trunk-mac"},
 			{"password", "--bmc-password-file"},
 			{"name", "NAME"},
 		} {

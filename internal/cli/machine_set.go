@@ -14,7 +14,7 @@ func (a *app) nodeSet() *cobra.Command {
 	var f enrollFlags
 	cmd := &cobra.Command{
 		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
-		Long: `Change how a machine's power is controlled, where its console is, its firmware or its labels. What is not given stays, the BMC's password
+		Long: `Change how a machine's power is controlled, where its console is, its firmware, its labels or its trunk. What is not given stays, the BMC's password
 too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enroll it again.`,
 		Example: "  nearmetal node set n1 --bmc-password-file /root/new-password\n  nearmetal node set n1 --console tcp://10.9.1.250:7003 --labels rack=r2",
 	}
@@ -24,6 +24,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi; empty: detected at its next boot")
 	completeFirmware(cmd)
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
+	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks from its next boot on; empty: none")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {
@@ -82,6 +83,7 @@ func (f *enrollFlags) overlay(cmd *cobra.Command, spec *api.MachineSpec) api.Mer
 		"bmc-system":      {&spec.Power.System, f.bmc.system, power, "system"},
 		"bmc-certificate": {&spec.Power.CertificateSHA256, f.bmc.certificate, power, "certificate_sha256"},
 		"console":         {&spec.Console, f.console, patch, "console"},
+		"trunk-mac":       {&spec.TrunkMAC, f.trunk, patch, "trunk_mac"},
 	} {
 		if given(flag) {
 			*field.to, field.of[field.name] = field.value, field.value

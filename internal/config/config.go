@@ -56,6 +56,8 @@ type Dev struct {
 	BuildSources string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
+	// VLANPool is the VLAN IDs that networks can have, FIRST-LAST, for members on nodes that have a trunk; empty: none.
+	VLANPool string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating

@@ -127,6 +127,9 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 	n.password(join(at, "password"), req.Password, req.Spec.Power)
 	n.console(spec+".console", req.Spec)
 	n.labels(spec+".labels", req.Spec.Labels)
+	if req.Spec.TrunkMAC != "" {
+		req.Spec.TrunkMAC = n.mac(spec+".trunk_mac", req.Spec.TrunkMAC)
+	}
 	return req
 }
 
@@ -150,21 +153,30 @@ func (n *normalizer) macs(path string, macs []string) []string {
 	normal, seen := make([]string, len(macs)), map[string]bool{}
 	for i, text := range macs {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		mac, err := net.ParseMAC(text)
-		switch {
-		case err != nil || len(mac) != 6:
-			n.add(at, text, "%q is not a MAC address; write one such as 52:54:00:12:34:56", text)
-		case mac[0]&1 != 0: // IEEE 802-2014, section 8.2.2
-			n.add(at, text, "%s is a group address, which no NIC has; give the NIC's own address", text)
-		case mac.String() == "00:00:00:00:00:00":
-			n.add(at, text, "is all zeros; give the NIC's own address")
-		case seen[mac.String()]:
+		normal[i] = n.mac(at, text)
+		if seen[normal[i]] {
 			n.add(at, text, "%s is listed twice; keep one", text)
 		}
-		normal[i] = mac.String()
-		seen[normal[i]] = true
+		seen[normal[i]] = normal[i] != ""
 	}
 	return normal
+}
+
+// mac is the address of a NIC in its normal form, or "".
+func (n *normalizer) mac(at, text string) string {
+	mac, err := net.ParseMAC(text)
+	switch {
+	case err != nil || len(mac) != 6:
+		n.add(at, text, "%q is not a MAC address; write one such as 52:54:00:12:34:56", text)
+		return ""
+	case mac[0]&1 != 0: // IEEE 802-2014, section 8.2.2
+		n.add(at, text, "%s is a group address, which no NIC has; give the NIC's own address", text)
+		return ""
+	case mac.String() == "00:00:00:00:00:00":
+		n.add(at, text, "is all zeros; give the NIC's own address")
+		return ""
+	}
+	return mac.String()
 }
 
 // power checks how a machine's power is controlled. A BMC must have an address unless inspection is to find it.

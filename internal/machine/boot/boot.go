@@ -104,8 +104,9 @@ type Agent struct {
 	// Certificate answers Hello.Request: the identity ends with the boot.
 	Certificate api.NodeCertificate `json:"certificate"`
 	Server      string              `json:"server"` // HOST:PORT
-	// Labels, Underlay and Generation go to its options.
+	// Labels and Generation go to its options, and so does the name of the NIC with the MAC TrunkMAC, if any.
 	Labels     map[string]string `json:"labels,omitempty"`
+	TrunkMAC   string            `json:"trunk_mac,omitempty"`
 	Generation int64             `json:"generation"`
 }
 

@@ -153,9 +153,9 @@ func TestTheMachinesOwnFilesAreWritten(t *testing.T) {
 func TestTheNodeAgentIsToldWhoItIs(t *testing.T) {
 	w := boot.Welcome{Name: "n7", Agent: &boot.Agent{Server: "10.9.0.1:7443", Generation: 12, Labels: map[string]string{"zone": "z", "rack": "r1"}}}
 	n := &network{Lease: boot.Lease{Address: netip.MustParsePrefix("10.9.1.5/16")}}
-	got := strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false), " ")
+	got := strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false, "eth1"), " ")
 	want := "/run/nearmetal/agent/nearmetal agent --server 10.9.0.1:7443 --name n7 --state /var/lib/nearmetal " +
-		"--underlay 10.9.1.5 --boot-generation 12 --memory 5120MiB --in-ram --label rack=r1 --label zone=z"
+		"--underlay 10.9.1.5 --boot-generation 12 --memory 5120MiB --in-ram --trunk-interface eth1 --label rack=r1 --label zone=z"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -196,7 +196,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	}
 	first := true
 	go a.init.keep(process{
-		name: "the node agent", args: agentArguments(binary, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk), files: []*os.File{nil, log, log},
+		name: "the node agent", args: agentArguments(binary, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk, a.trunk(ctx, agent.TrunkMAC)), files: []*os.File{nil, log, log},
 		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
 	}, false, func(pid int) {
 		a.init.setAgent(pid)
@@ -225,8 +225,30 @@ func offeredMemory(r *root) int64 {
 	return total
 }
 
+// trunkPatience is how long the agent waits for the driver and the carrier of the trunk.
+const trunkPatience = 15 * time.Second
+
+// trunk switches the NIC on that carries VLANs, and returns its name. If no NIC has the address, the agent gets that in the name's place, and reports
+// that there is no such link.
+func (a *Agent) trunk(ctx context.Context, mac string) string {
+	if mac == "" {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, trunkPatience)
+	defer cancel()
+	nic, err := findNIC(ctx, mac, nil)
+	if err != nil {
+		a.log.Warn("no NIC has the address of the trunk", "mac", mac, "error", err)
+		return mac
+	}
+	if err := linkUp(ctx, nic.Name); err != nil {
+		a.log.Warn("the trunk is not up", "error", err)
+	}
+	return nic.Name
+}
+
 // agentArguments is the node agent's command line; memoryBytes 0 leaves it to the agent how much it offers.
-func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool) []string {
+func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool, trunk string) []string {
 	args := []string{
 		binary, "agent", "--server", w.Agent.Server, "--name", w.Name, "--state", agentState,
 		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
@@ -236,6 +258,9 @@ func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64
 	}
 	if !onDisk {
 		args = append(args, "--in-ram")
+	}
+	if trunk != "" {
+		args = append(args, "--trunk-interface", trunk)
 	}
 	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
 		args = append(args, "--label", key+"="+w.Agent.Labels[key])
