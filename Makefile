@@ -116,6 +116,7 @@ test-boot: setup build ## boot two emulated machines over the network and run a 
 # package after the other, because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
 test-testbed: setup build ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
+	@$(MAKE) --no-print-directory qemu10
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
@@ -162,8 +163,9 @@ qemu10: ## put a QEMU with SR-IOV adapters (10.0, of Debian's backports) beside 
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=
-testbed: ## start a virtual data centre: powered-off machines, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2' (root or sudo)
+testbed: ## start a virtual data centre: powered-off machines, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2 -igb' (root or sudo)
 	@setup/install.sh run build guest testbed
+	@$(if $(findstring -igb,$(TESTBED_FLAGS)),$(MAKE) --no-print-directory qemu10)
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl up -server-address 10.99.0.1/24 $(TESTBED_FLAGS)
 

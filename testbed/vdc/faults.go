@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Power tells a machine's power from libvirt, past any BMC.
@@ -66,6 +67,19 @@ func (dc *DataCentre) SetNIC(machine string, network Network, up bool) error {
 		m.unplugged.Store(!up)
 	}
 	return dc.virt.setLink(machine, mac, up)
+}
+
+// Port is where a machine is plugged into a network: a link, and the network namespace that it is in, for those who look at what passes. The link is there
+// while the machine is on.
+func (dc *DataCentre) Port(machine string, network Network) (ns netns.Handle, link string, err error) {
+	m, err := dc.find(machine)
+	if err != nil {
+		return netns.Handle{}, "", err
+	}
+	if network == Data {
+		return dc.inside, dataPort + m.Name, nil
+	}
+	return dc.inside, provisioningPort + m.Name, nil
 }
 
 // SetBMCFault puts a fault in force at a machine's BMC, Redfish and IPMI alike, or ends it with a zero fault.

@@ -16,6 +16,9 @@ import (
 const (
 	provisioningBridge = "provisioning"
 	dataBridge         = "data"
+	// These begin the names of machines' ends of the cables to the bridges.
+	provisioningPort   = "p-"
+	dataPort           = "d-"
 	provisioningUplink = "uplink-prov"
 	dataUplink         = "uplink-data"
 	bmcUplink          = "uplink-bmc"

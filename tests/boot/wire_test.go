@@ -109,7 +109,13 @@ func (s *site) at(n byte) netip.Prefix {
 func (w *wire) record() {
 	t := w.s.t
 	t.Helper()
-	conn := listen(t, w.bridge.Name)
+	w.keep(listen(t, w.bridge.Name), func(frame []byte) bool {
+		return port(frame, 67) || bytes.Contains(frame, []byte("/boot/")) || bytes.Contains(frame, []byte(tokenKey))
+	})
+}
+
+// keep takes note of those frames that come by and are wanted, until the connection is closed.
+func (w *wire) keep(conn *packet.Conn, wanted func(frame []byte) bool) {
 	go func() {
 		buf := make([]byte, 1<<16)
 		for {
@@ -117,7 +123,7 @@ func (w *wire) record() {
 			if err != nil {
 				return
 			}
-			if frame := buf[:n]; port(frame, 67) || bytes.Contains(frame, []byte("/boot/")) || bytes.Contains(frame, []byte(tokenKey)) {
+			if frame := buf[:n]; wanted(frame) {
 				w.mu.Lock()
 				w.frames = append(w.frames, slices.Clone(frame))
 				w.mu.Unlock()
