@@ -145,7 +145,7 @@ test-vm-guest: setup build ## start, limit, pin, pause, stop and end virtual mac
 NETWORK_GUEST_TESTS ?= VLAN|OnATrunk|Encryption|AKeyMayChange|ProbesPassTheEncryption|TestASiteWithAnEncryptedUnderlay
 test-network-guest: setup build ## test networks in an emulated Debian guest whose kernel has WireGuard and VLANs
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
+	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.

@@ -124,7 +124,7 @@ func wantFunctions(h *host) {
 	}
 	h.must("ip link set $dev up")
 	h.must(fmt.Sprintf("echo %d > $pf/sriov_numvfs", functions))
-	if links := h.ask("for i in $(seq 300); do [ $(ls -d $pf/virtfn*/net/* 2>/dev/null | wc -l) = 7 ] && break; sleep 0.2; done; ls -d $pf/virtfn*/net/* | wc -l"); links != fmt.Sprint(functions) {
+	if links := h.ask("for i in $(seq 1500); do [ $(ls -d $pf/virtfn*/net/* 2>/dev/null | wc -l) = 7 ] && break; sleep 0.2; done; ls -d $pf/virtfn*/net/* | wc -l"); links != fmt.Sprint(functions) {
 		h.t.Fatalf("%s functions of %s have a link, want %d", links, h.name, functions)
 	}
 	groups := strings.Fields(h.ask("for f in $pf/virtfn*; do g=$(readlink -f $f/iommu_group); echo $(ls $g/devices | wc -l):$g; done"))
