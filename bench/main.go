@@ -45,6 +45,8 @@ type options struct {
 	images     string
 	enrol      int
 	pairs      int
+	// devicePatience is how much processor time a side of device placement may take for one answer.
+	devicePatience time.Duration
 }
 
 func main() {
@@ -62,6 +64,7 @@ func main() {
 	flag.IntVar(&o.vmMachines, "vm-machines", 8, "virtual machines at once by each side in parts many, memory and idle")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
+	flag.DurationVar(&o.devicePatience, "device-patience", 10*time.Second, "processor time that each side of part devices may take for one answer; 10s is the limit of Kubernetes' scheduler")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
 	if len(os.Args) > 1 && os.Args[1] == messengerCommand {
 		if err := runMessenger(os.Args[2:]); err != nil {
@@ -75,7 +78,7 @@ func main() {
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer} {
+	for variable, part := range map[string]func() error{quantaVariable: runQuanta, stormVariable: runStorm, transferVariable: runTransfer, devicesVariable: runDevices} {
 		if os.Getenv(variable) != "" {
 			if err := part(); err != nil {
 				fmt.Fprintf(os.Stderr, "bench: %v\n", err)
@@ -123,6 +126,7 @@ func run(ctx context.Context, o options) error {
 			return fmt.Errorf("the temporary folder %s has too long a path for podman, which adds 50 characters for its own folder; set TMPDIR=/tmp, or use -podman=false", dir)
 		}
 		announce(o, log)
+		buildDevicePeers(ctx, o, log)
 		cleanup, err := buildOutside(ctx, o)
 		if err != nil {
 			return err
@@ -185,6 +189,7 @@ func clusters(ctx context.Context, o options, work string, log *slog.Logger, tex
 			return err
 		},
 		partPlacement: func() error { return planningCost(ctx, o, text) },
+		partDevices:   func() error { return placeDevices(o, log, text) },
 		partNetworks:  func() error { return tenantNetworks(ctx, o, text) },
 	}
 	for _, name := range o.chosen.of(groupClusters) {

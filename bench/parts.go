@@ -31,6 +31,7 @@ const (
 	partThousand  = "thousand"
 	partJobs      = "jobs"
 	partPlacement = "placement"
+	partDevices   = "devices"
 	partNetworks  = "networks"
 )
 
@@ -59,6 +60,7 @@ func allParts() []part {
 		{partThousand, groupClusters, "a cluster of 1,000 members on simulated nodes", time.Minute},
 		{partJobs, groupClusters, "jobs, beside Slurm's", 0},
 		{partPlacement, groupClusters, "cost of placement and admission", 2 * time.Minute},
+		{partDevices, groupClusters, "placement of devices, beside OpenStack Placement and Kubernetes", 5 * time.Minute},
 		{partNetworks, groupClusters, "packets of networks, security groups, rates and routes, beside links by hand; a member more of 1,000; DHCP", time.Minute},
 	}
 }
