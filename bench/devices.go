@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/measure"
@@ -153,7 +154,20 @@ func (s *deviceSide) stop() {
 	s.cmd = nil
 }
 
-// answer lets the side answer a problem. A process that ended has used up the processor time or the memory that it may: it gave up.
+// ended returns nil when the process ended because it had used up the processor time or the memory that it may, and else how it ended.
+func (s *deviceSide) ended() error {
+	const outOfMemory = 3 // serve.py
+	_ = s.in.Close()
+	err := s.cmd.Wait()
+	state := s.cmd.ProcessState
+	s.cmd = nil
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && (status.Signaled() && status.Signal() == syscall.SIGXCPU || status.ExitStatus() == outOfMemory) {
+		return nil
+	}
+	return fmt.Errorf("%s ended: %s: %w", s.name, state, err)
+}
+
+// answer lets the side answer a problem. A process that used up the processor time or the memory that it may gave up; any other end is an error.
 func (s *deviceSide) answer(t deviceTask) (deviceAnswer, error) {
 	if s.cmd == nil {
 		if err := s.start(); err != nil {
@@ -170,7 +184,9 @@ func (s *deviceSide) answer(t deviceTask) (deviceAnswer, error) {
 		told, err = s.out.ReadBytes('\n')
 	}
 	if err != nil {
-		s.stop()
+		if err := s.ended(); err != nil {
+			return deviceAnswer{}, err
+		}
 		return deviceAnswer{Outcome: outcomeGaveUp, Seconds: t.LimitSeconds}, nil
 	}
 	var a deviceAnswer

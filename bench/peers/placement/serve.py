@@ -11,6 +11,7 @@ through the service's WSGI application, without a network or a token.
 
 import json
 import math
+import os
 import resource
 import sys
 import time
@@ -25,6 +26,7 @@ from placement import db_api
 from placement import deploy
 
 MEMORY_BYTES = 8 << 30
+OUT_OF_MEMORY = 3  # the exit status then
 LATEST = "placement latest"
 
 
@@ -53,6 +55,8 @@ def call(app, method, path, body=None, expect=200):
         request.content_type = "application/json"
         request.body = json.dumps(body).encode()
     response = request.get_response(app)
+    if response.status_int == 500 and "MemoryError" in response.text:
+        os._exit(OUT_OF_MEMORY)
     if response.status_int != expect:
         raise SystemExit(f"{method} {path}: {response.status}: {response.text[:2000]}")
     return response
@@ -74,6 +78,8 @@ class Machine:
         for name in sorted(classes):
             request = webob.Request.blank("/resource_classes/" + custom("R", name), method="PUT")
             self.put(request)
+        for r in problem["requests"]:
+            names |= {custom("ON", d) for d in r.get("not") or []}
         for d in problem["devices"]:
             names |= {custom("ON", d["id"])} | {custom("WAY", w) for w in d["ways"]}
         for name in sorted(names):
@@ -142,9 +148,12 @@ def main():
         machine = Machine(app, task["problem"])
         limit_processor_time(task["limit_seconds"])
         times, start = 0, time.process_time()
-        while times == 0 or time.process_time() - start < task["at_least_seconds"]:
-            answer = machine.solve()
-            times += 1
+        try:
+            while times == 0 or time.process_time() - start < task["at_least_seconds"]:
+                answer = machine.solve()
+                times += 1
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
         answer["seconds"] = (time.process_time() - start) / times
         limit_processor_time(None)
         machine.remove()

@@ -389,7 +389,15 @@ func TestCombinationsAreNotEnumerated(t *testing.T) {
 
 func TestASearchThatTakesTooLongIsGivenUp(t *testing.T) {
 	t.Parallel()
-	tree, requests := unlikeDevices(t, 16, 17)
+	// No counter is one that each part takes, so none is short in all.
+	devices := make([]*Device, 16)
+	for i := range devices {
+		counter := fmt.Sprint("slots", i%2)
+		kind := &Kind{Name: fmt.Sprint("k", i), Has: Counters{counter: 1}, Ways: map[string]Way{"whole": {Takes: Counters{counter: 1}}}}
+		devices[i] = &Device{ID: fmt.Sprint("d", i), Kind: kind}
+	}
+	_, requests := unlikeDevices(t, 16, 17)
+	tree := newTree(t, plain, devices...)
 	_, r := tree.Place(requests)
 	if r == nil || !r.Undecided || len(r.Counters) > 0 || !strings.Contains(r.Message, "no arrangement was found") {
 		t.Errorf("got %+v, want a search that was given up", r)

@@ -34,6 +34,8 @@ type search struct {
 	buffer  []byte
 	sorted  []int32
 
+	bounds []bound
+
 	failed map[state]bool
 	chosen [][]int // by group: the nodes of its parts
 	steps  int
@@ -58,6 +60,7 @@ func newSearch(t *Tree, requests []Request, ignore ...string) *search {
 	}
 	s.makeGroups()
 	s.chosen = make([][]int, len(s.groups))
+	s.makeBounds()
 	s.reduce()
 	return s
 }
@@ -164,7 +167,7 @@ func (s *search) run() bool {
 			return false
 		}
 	}
-	return len(s.groups) == 0 || s.place(0, s.groups[0].count)
+	return len(s.groups) == 0 || s.enough(0, s.groups[0].count) && s.place(0, s.groups[0].count)
 }
 
 // place places the last parts of a group, and all groups behind it.
@@ -266,7 +269,7 @@ func (s *search) renumberFrom(id int) {
 
 // hasRoom reports whether each group that has parts left would have room for them if it were alone: what it says no to is hopeless.
 func (s *search) hasRoom(g, left int) bool {
-	if !s.roomFor(g, left) {
+	if !s.roomFor(g, left) || !s.enough(g, left) {
 		return false
 	}
 	for later := g + 1; later < len(s.groups); later++ {
