@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/nearmetal/nearmetal/api"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/smp"
+	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/ufm"
 )
 
 // InfiniBand is one InfiniBand fabric of a site.
@@ -51,10 +53,7 @@ func (s *Server) openInfiniBand() error {
 		if s.cfg.Fabrics[cell] != nil {
 			return fmt.Errorf("cell %s has two fabrics", cell)
 		}
-		executor, err := opensm.New(opensm.Config{
-			Dir: fabric.Directory, Partitions: fabric.Partitions, Operator: fabric.Operator, Managers: managersOf(fabric.Settings),
-			Run: fabric.Run, Adapter: fabric.Adapter, Port: fabric.Port, Log: s.cfg.Log.With("fabric", cell),
-		})
+		executor, err := executorOf(fabric, s.cfg.Log.With("fabric", cell))
 		if errors.Is(err, smp.ErrMissing) {
 			return err
 		}
@@ -70,6 +69,35 @@ func (s *Server) openInfiniBand() error {
 		}
 	}
 	return nil
+}
+
+// executorOf makes the executor of the fabric's backend.
+func executorOf(fabric InfiniBand, log *slog.Logger) (fabricsite.Site, error) {
+	if fabric.Backend == infiniband.BackendUFM {
+		return ufmOf(fabric.Directory, *fabric.UFM)
+	}
+	return opensm.New(opensm.Config{
+		Dir: fabric.Directory, Partitions: fabric.Partitions, Operator: fabric.Operator, Managers: managersOf(fabric.Settings),
+		Run: fabric.Run, Adapter: fabric.Adapter, Port: fabric.Port, Log: log,
+	})
+}
+
+func ufmOf(dir string, settings infiniband.UFM) (fabricsite.Site, error) {
+	text, err := os.ReadFile(settings.Credentials)
+	if err != nil {
+		return nil, fmt.Errorf("credentials for UFM: %w", err)
+	}
+	credentials, err := ufm.ParseCredentials(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", settings.Credentials, err)
+	}
+	keys, err := api.ParsePKeyPool(settings.Keys)
+	if err != nil {
+		return nil, err
+	}
+	return ufm.New(ufm.Config{
+		Dir: dir, URL: settings.URL, CA: settings.CA, ServerName: settings.ServerName, Credentials: credentials, First: keys.First, Last: keys.Last,
+	})
 }
 
 func managersOf(settings infiniband.Settings) []opensm.Manager {

@@ -1,6 +1,6 @@
 // Package infiniband reads what an operator says of an InfiniBand fabric: its subnet manager, and the files that are Nearmetal's.
 //
-// It is pure. Package opensm below it acts on the fabric. Start with Parse.
+// It is pure. Packages opensm and ufm below it act on the fabric. Start with Parse.
 package infiniband
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/partitions"
 )
 
@@ -25,12 +26,15 @@ const (
 	Adopt Mode = "adopt"
 )
 
-// BackendOpenSM is the backend of this package.
-const BackendOpenSM = "opensm"
+// The backends.
+const (
+	BackendOpenSM = "opensm"
+	BackendUFM    = "ufm"
+)
 
 // Settings are one fabric's, as the operator writes them in YAML.
 type Settings struct {
-	// Backend is "opensm"; empty: that.
+	// Backend is "opensm" or "ufm"; empty: the first. All but Directory and UFM are for OpenSM.
 	Backend string `yaml:"backend"`
 	Mode    Mode   `yaml:"mode"`
 	// Directory is the folder of the executor's own files, absolute; empty: one in the state directory.
@@ -48,6 +52,22 @@ type Settings struct {
 	Manager *Manager `yaml:"manager"`
 	// Managers are all subnet managers that the fabric should have; others raise an alarm. Empty: that of Manager with Supervise, else any.
 	Managers []Manager `yaml:"managers"`
+	// UFM is for the backend of that name.
+	UFM *UFM `yaml:"ufm"`
+}
+
+// UFM is how UFM Enterprise is reached.
+type UFM struct {
+	// URL is such as https://ufm.example.com.
+	URL string `yaml:"url"`
+	// CA is a PEM file with the authority of UFM's certificate, or with that certificate itself; empty: the system's authorities.
+	CA string `yaml:"ca"`
+	// ServerName is the name in the certificate; empty: the host of URL.
+	ServerName string `yaml:"server_name"`
+	// Credentials is a file of one line: USER:PASSWORD, or a token.
+	Credentials string `yaml:"credentials"`
+	// Keys is the range of partition keys that UFM leaves to this site, such as 0x100-0x1ff.
+	Keys string `yaml:"keys"`
 }
 
 // Manager is a subnet manager.
@@ -78,8 +98,12 @@ func Parse(text []byte, dir string) (Settings, error) {
 
 func (s Settings) check() error {
 	switch {
+	case s.Backend == BackendUFM:
+		return s.checkUFM()
 	case s.Backend != "" && s.Backend != BackendOpenSM:
-		return fmt.Errorf("backend %q is unknown; write %s", s.Backend, BackendOpenSM)
+		return fmt.Errorf("backend %q is unknown; write %s or %s", s.Backend, BackendOpenSM, BackendUFM)
+	case s.UFM != nil:
+		return fmt.Errorf("ufm is for backend %s; write backend: %s", BackendUFM, BackendUFM)
 	case s.Mode != Supervise && s.Mode != Adopt:
 		return fmt.Errorf("mode %q is neither %s (Nearmetal runs OpenSM) nor %s (you run it)", s.Mode, Supervise, Adopt)
 	case s.Partitions == "":
@@ -107,6 +131,27 @@ func (s Settings) check() error {
 		if m.Priority < 0 || m.Priority > 15 {
 			return fmt.Errorf("manager %s: priority %d is not 0 to 15", m.GUID, m.Priority)
 		}
+	}
+	return nil
+}
+
+func (s Settings) checkUFM() error {
+	if s.UFM == nil {
+		return fmt.Errorf("backend %s needs ufm: its url, credentials and keys", BackendUFM)
+	}
+	if s.Mode != "" || s.Partitions != "" || s.Operator != "" || s.Options != "" || s.Adapter != "" || s.Port != 0 || s.Manager != nil || len(s.Managers) > 0 {
+		return fmt.Errorf("mode, partitions, operator, options, adapter, port, manager and managers are for backend %s; UFM runs the subnet manager itself", BackendOpenSM)
+	}
+	if s.UFM.URL == "" || s.UFM.Credentials == "" {
+		return errors.New("ufm needs url, such as https://ufm.example.com, and credentials: the path of a file with USER:PASSWORD or a token")
+	}
+	for what, path := range map[string]string{"directory": s.Directory, "ufm.ca": s.UFM.CA, "ufm.credentials": s.UFM.Credentials} {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("%s: %q is not an absolute path", what, path)
+		}
+	}
+	if _, err := api.ParsePKeyPool(s.UFM.Keys); err != nil {
+		return fmt.Errorf("ufm.keys: %w; UFM's other partitions stay as they are", err)
 	}
 	return nil
 }
