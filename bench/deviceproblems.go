@@ -163,7 +163,7 @@ func randomDeviceProblem(seed uint64, requests int) deviceProblem {
 	}
 	kinds := make([]problemDevice, 1+rng.IntN(devices))
 	for k := range kinds {
-		kinds[k].Has = map[string]int64{}
+		kinds[k].Has, kinds[k].Ways = map[string]int64{}, []string{}
 		for c := range counters {
 			kinds[k].Has[fmt.Sprint("c", c)] = int64(6 + rng.IntN(14))
 		}
