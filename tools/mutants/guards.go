@@ -21,6 +21,7 @@ func guards() []Mutant {
 		lifecycleGuards,
 		admissionGuards,
 		siteGuards,
+		ufmGuards,
 		partGuards,
 		cellGuards,
 		networkGuards,
