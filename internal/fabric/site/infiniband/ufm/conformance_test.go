@@ -23,6 +23,8 @@ type lab struct {
 	// deaf are keys that ports have past UFM, or lack although UFM says so.
 	extra map[string]int
 	lacks map[string]bool
+	// later is what the clock is ahead.
+	later time.Duration
 }
 
 func newLab(t *testing.T) *lab {
@@ -38,6 +40,7 @@ func newLab(t *testing.T) *lab {
 	l.cfg = Config{
 		Dir: filepath.Join(dir, "executor"), URL: server.HTTP.URL, CA: ca, First: 1, Last: 0xff, Timeout: 20 * time.Second,
 		Credentials: Credentials{User: ufmtest.User, Password: ufmtest.Password}, Tables: l,
+		Now: func() time.Time { return time.Now().Add(l.later) },
 	}
 	return l
 }
@@ -90,6 +93,7 @@ func nameOf(at string) string { return strings.TrimPrefix(at, guidPrefix) }
 
 func (f fabricOf) Executor() site.Site            { return named{f.executor()} }
 func (f fabricOf) Plant(network int, name string) { f.lab.Plant(network, at(name)) }
+func (f fabricOf) Settle()                        { f.lab.Settle(); f.later += 2 * time.Minute }
 func (f fabricOf) Stick(name string, on bool)     { f.lab.Stick(at(name), on) }
 func (f fabricOf) Blind(name, why string)         { f.blind[at(name)] = why }
 

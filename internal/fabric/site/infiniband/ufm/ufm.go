@@ -155,6 +155,10 @@ func (s *Site) carryOut(ctx context.Context, had record, changes []change) error
 		}
 		return errors.Join(fmt.Errorf("%w; %d of %d requests were carried out", err, i, len(changes)), had.store(s.cfg.Dir))
 	}
+	// What was accepted and can't be seen may come later.
+	if present, err := s.client.partitions(ctx); err != nil || !maps.Equal(s.own(present), s.wanted) {
+		had.Late = s.cfg.Now().Add(s.cfg.Late)
+	}
 	return had.store(s.cfg.Dir)
 }
 

@@ -32,6 +32,8 @@ const (
 	Vanish
 	// Late closes the connection without an answer, and makes the change at Settle.
 	Late
+	// Accept answers 200, and makes the change at Settle.
+	Accept
 )
 
 // The user that the server knows, and its token.
@@ -184,6 +186,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	case Half:
 		apply(2)
+	case Accept:
+		s.late = append(s.late, func() { apply(1) })
 	case Lie:
 	default:
 		apply(1)
