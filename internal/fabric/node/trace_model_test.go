@@ -127,12 +127,12 @@ func (lab *traceLab) heardBehind(t *testing.T, to int) []byte {
 	return bytes.Join(all, nil)
 }
 
-// firsts draws first packets of connections whose tuples are all different. What one leaves behind changes the way of no other: of UDP, there
+// firstsOf draws first packets of connections whose tuples are all different. What one leaves behind changes the way of no other: of UDP, there
 // is one between two members.
-func (d dice) firsts() []guardPacket {
+func (d dice) firstsOf(members int) []guardPacket {
 	var packets []guardPacket
-	for from := range traceMembers {
-		for to := range traceMembers {
+	for from := range members {
+		for to := range members {
 			if from == to {
 				continue
 			}
@@ -158,6 +158,15 @@ func (d dice) firsts() []guardPacket {
 		}
 	}
 	return packets
+}
+
+// answer is the first answer to a first packet.
+func (p guardPacket) answer() guardPacket {
+	answer := guardPacket{from: p.to, to: p.from, protocol: p.protocol, sport: p.dport, dport: p.sport, flags: flagSYN | flagACK}
+	if p.protocol == unix.IPPROTO_ICMP {
+		answer.sport, answer.dport = 0, p.dport
+	}
+	return answer
 }
 
 // firstPacket is a packet as package trace is given it.
@@ -202,7 +211,7 @@ func testTraces(t *testing.T, lab *traceLab, policies int, follow func(from, to 
 			lab.unknown = d.IntN(traceMembers)
 		}
 		lab.apply(t)
-		requests := d.firsts()
+		requests := d.firstsOf(traceMembers)
 		var paths []packettrace.Path
 		var replies []guardPacket
 		var answered []packettrace.Path
@@ -216,11 +225,7 @@ func testTraces(t *testing.T, lab *traceLab, policies int, follow func(from, to 
 			}
 			if arrived {
 				passed++
-				answer := guardPacket{from: p.to, to: p.from, protocol: p.protocol, sport: p.dport, dport: p.sport, flags: flagSYN | flagACK}
-				if p.protocol == unix.IPPROTO_ICMP {
-					answer.sport, answer.dport = 0, p.dport
-				}
-				replies, answered = append(replies, answer), append(answered, path)
+				replies, answered = append(replies, p.answer()), append(answered, path)
 			}
 		}
 		for n, arrived := range lab.pass(t, replies) {
