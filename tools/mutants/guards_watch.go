@@ -67,7 +67,7 @@ var watchGuards = []Mutant{
 	},
 	{
 		Guard:   "a trace begins at a port that the token may see",
-		File:    "internal/apiserver/networktrace.go",
+		File:    "internal/apiserver/tracedends.go",
 		Find:    "if named && seesCluster(t.who, p.assignment.Cluster) {",
 		Replace: "if named {",
 		Test:    "./internal/apiserver TestATraceBeginsAtAPortThatTheTokenMaySee",

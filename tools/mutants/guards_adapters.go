@@ -1,7 +1,7 @@
 package main
 
-// functionGuards: what keeps functions of adapters to their owner and its network.
-var functionGuards = []Mutant{
+// adapterGuards: what keeps functions of adapters to their owner and its network.
+var adapterGuards = []Mutant{
 	{
 		Guard:   "no function is on a network that its adapter does not know",
 		File:    "internal/fabric/node/function.go",
