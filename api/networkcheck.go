@@ -15,7 +15,8 @@ type NetworkFinding struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// NetworkTrace is the way of the first packet of a connection between two ports, or from a port to an address, and of the answer to it.
+// NetworkTrace is the way of the first packet of a connection between two ports, from a port to an address, or from outside to a floating address;
+// and the way of the answer to it.
 type NetworkTrace struct {
 	From string `json:"from"`
 	To   string `json:"to"`
