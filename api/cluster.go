@@ -127,7 +127,9 @@ type ClusterRequest struct {
 	CPUModel     string            `json:"cpu_model,omitempty"`
 	HugePages    Bytes             `json:"huge_pages,omitempty"`
 	UserData     string            `json:"user_data,omitempty"`
-	Checks       []Check           `json:"checks,omitempty"`
+	// Interconnect is as in Group.
+	Interconnect Interconnect `json:"interconnect,omitzero"`
+	Checks       []Check      `json:"checks,omitempty"`
 }
 
 // ClusterPhase is where a cluster is in its life. internal/lifecycle holds the table of transitions.

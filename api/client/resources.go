@@ -182,6 +182,28 @@ func (c *Client) DeleteNetwork(ctx context.Context, name string) (api.NetworkSta
 	return answer[api.NetworkStatus](ctx, c, http.MethodDelete, networkPath(name), nil)
 }
 
+// Fabrics returns all cells of the site by name.
+func (c *Client) Fabrics(ctx context.Context) ([]api.Fabric, error) {
+	return items[api.Fabric](ctx, c, "/v1/fabrics")
+}
+
+// Fabric returns one cell.
+func (c *Client) Fabric(ctx context.Context, name string) (api.Fabric, error) {
+	return answer[api.Fabric](ctx, c, http.MethodGet, fabric(name), nil)
+}
+
+// FabricTopology returns the switches and links of a cell.
+func (c *Client) FabricTopology(ctx context.Context, name string) (api.FabricTopology, error) {
+	return answer[api.FabricTopology](ctx, c, http.MethodGet, fabric(name)+"/topology", nil)
+}
+
+// AuditFabric has a cell's tables read now.
+func (c *Client) AuditFabric(ctx context.Context, name string) (api.FabricAudit, error) {
+	return answer[api.FabricAudit](ctx, c, http.MethodGet, fabric(name)+"/audit", nil)
+}
+
+func fabric(name string) string { return "/v1/fabrics/" + url.PathEscape(name) }
+
 // SecurityGroups returns all security groups that the token may see.
 func (c *Client) SecurityGroups(ctx context.Context) ([]api.SecurityGroupStatus, error) {
 	return items[api.SecurityGroupStatus](ctx, c, "/v1/security-groups")

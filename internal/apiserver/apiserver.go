@@ -25,6 +25,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -113,6 +114,8 @@ type Config struct {
 	Homes     Homes
 	Hosts     Hosts
 	Networks  Networks
+	// Fabrics are the site's cells as this server has read them.
+	Fabrics situation.Fabrics
 	// Pool is where subnets of networks come from.
 	Pool placement.Pool
 	// Pool6 is where their IPv6 subnets come from.

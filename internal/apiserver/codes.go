@@ -379,6 +379,15 @@ var (
 		"The network has no subnet yet, or its subnet was refused; `detail` says which.",
 		"Show the network, and try again when its phase is `ready`.",
 	}
+	codeNoFabric = Code{
+		"fabric_not_found", http.StatusNotFound, "The fabric does not exist",
+		"The site has no fabric (cell) of this name.", "List the fabrics and correct the name.",
+	}
+	codeFabricUnaudited = Code{
+		"fabric_unaudited", http.StatusUnprocessableEntity, "The fabric can't be audited",
+		"No executor reads the tables of the fabric's switches, or they can't be read now; `detail` says which.",
+		"For an Ethernet, check its networks: nearmetal network check NAME. Else see what `nearmetal fabric show` reports, and try again.",
+	}
 	codeUnavailable = Code{
 		"unavailable", http.StatusServiceUnavailable, "The server can't serve now",
 		"The server is starting, stopping, or its state store does not answer. A change may or may not have been stored.",
@@ -394,6 +403,6 @@ func codeTable() []Code {
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeUnavailable,
+		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeNoFabric, codeFabricUnaudited, codeUnavailable,
 	}, machineCodes()...)
 }

@@ -501,6 +501,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 	tests = append(tests, machineErrors(t)...)
 	tests = append(tests, consoleErrors(t, s)...)
 	tests = append(tests, shapeErrors(t, s)...)
+	tests = append(tests, fabricErrors(t, s)...)
 	seen := map[string]bool{}
 	for _, tt := range tests {
 		p := problemOf(t, tt.resp())

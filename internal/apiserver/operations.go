@@ -54,6 +54,7 @@ func (s *Server) register() {
 	s.registerSnapshots()
 	s.registerJobs()
 	s.registerNetworks()
+	s.registerFabrics()
 	s.registerSecurityGroups()
 	s.registerAddresses()
 	s.registerNodes()

@@ -56,6 +56,10 @@ type createFlags struct {
 	shareMemory bool
 	display     bool
 	cpuModel    string
+	// interconnect, minRate and rdma say what the nodes' fabric must be.
+	interconnect string
+	minRate      string
+	rdma         bool
 	networks    []string
 	guards      []string
 	rates       []string
@@ -107,6 +111,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringArrayVar(&f.limited, "limited", nil, "network on InfiniBand like project/storage, of whose partition its members are limited members: they reach full members only; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
+	f.interconnectFlags(cmd)
 	flags.StringVar(&f.cpuModel, "cpu-model", cpumodel.Host, `CPU model of virtual machines, like Haswell or EPYC; "host" is the node's own processor`)
 	flags.StringVar(&f.disk, "disk", "", "size of the private disk of virtual machines of an imported environment, like 20GiB (default: that of the environment)")
 	flags.StringVar(&f.userData, "user-data", "", `file with user data for cloud-init in virtual machines of an imported environment, "-" for standard input`)
@@ -138,7 +143,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -190,6 +195,12 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		} else {
 			req.Memory = 0
 		}
+	}
+	if err := f.interconnectField(cmd, &req); err != nil {
+		return req, err
+	}
+	if req.Interconnect != (api.Interconnect{}) {
+		given = append(given, "interconnect")
 	}
 	if cmd.Flags().Changed("cpu-model") {
 		req.CPUModel, given = f.cpuModel, append(given, "cpu_model")

@@ -18,21 +18,27 @@ func (l *leader) keepFabrics(ctx context.Context) (end func()) {
 	var running sync.WaitGroup
 	for _, keeper := range l.cfg.Fabrics {
 		running.Go(func() { keeper.Run(ctx) })
-		running.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case <-keeper.Changed():
-					select {
-					case l.readBack <- struct{}{}:
-					default:
-					}
-				}
-			}
-		})
+		if chart := keeper.Chart(); chart != nil {
+			running.Go(func() { l.passOn(ctx, chart.Changed()) })
+		}
+		running.Go(func() { l.passOn(ctx, keeper.Changed()) })
 	}
 	return func() { cancel(); running.Wait() }
+}
+
+// passOn makes a pass whenever a fabric was read back otherwise than before.
+func (l *leader) passOn(ctx context.Context, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			select {
+			case l.readBack <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 // tellFabrics gives every fabric its networks as far as they changed.

@@ -102,6 +102,7 @@ func shortForm(req api.ClusterRequest) api.Group {
 		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory, Disk: req.Disk},
 		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Networks: req.Networks,
 		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, HugePages: req.HugePages, UserData: req.UserData, Checks: req.Checks,
+		Interconnect: req.Interconnect,
 	}
 }
 
@@ -123,8 +124,9 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
 		"networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
 		"disk": req.Disk != 0, "huge_pages": req.HugePages != 0, "user_data": req.UserData != "",
+		"interconnect": req.Interconnect != (api.Interconnect{}),
 	}
-	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data", "interconnect"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -208,6 +210,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 		n.add(join(path, "display"), "true", "members on the stack %q have no display; omit it, or use the stack %q", g.Stack, api.StackVM)
 	}
 	g.CPUModel = n.cpuModel(join(path, "cpu_model"), g)
+	g.Interconnect = n.interconnect(join(path, "interconnect"), g.Interconnect)
 	n.disk(join(path, "disk"), g)
 	n.hugePages(path, g)
 	n.userData(join(path, "user_data"), g)

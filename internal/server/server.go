@@ -330,7 +330,11 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	})
 	out.fabrics = situation.Fabrics{}
 	for name, executor := range s.cfg.Fabrics {
-		out.fabrics[name] = fabricsite.NewKeeper(executor, s.cfg.Log.With("fabric", name))
+		keeper := fabricsite.NewKeeper(executor, s.cfg.Log.With("fabric", name))
+		out.fabrics[name] = keeper
+		if chart := keeper.Chart(); chart != nil {
+			go chart.Run(ctx)
+		}
 	}
 	out.heard = bootapi.NewHeard(out.now)
 	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secrets.Newest(), func(digest string) *api.Image { return cache.View().Image(digest) }); err != nil {
@@ -400,7 +404,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, Pool6: s.sitePool6(), FloatingPool: s.floating,
-		Audit: site.audit, Uses: site.uses, Traces: site.traces,
+		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics,
 	}
 }
 

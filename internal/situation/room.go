@@ -17,6 +17,8 @@ import (
 type Room struct {
 	// Offers is what the site carries for all its machines.
 	Offers offer.Site
+	// Fabrics know where nodes are.
+	Fabrics Fabrics
 
 	free *placement.View
 	last *state.View
@@ -24,6 +26,9 @@ type Room struct {
 	available map[string]placement.Availability
 	// held are the assignments of each cluster that are not clean, by its UID, and whether they are releasing.
 	held map[string]map[string]bool
+	// places are where nodes are, as of charts.
+	places map[string][]api.NodePlace
+	charts int64
 }
 
 // Update brings the room up to a view of the state and what nodes are now, and returns it. What it returns is current until the next
@@ -67,6 +72,7 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 		rec = *n.Agent
 	}
 	o := Offer(view, n, r.Offers)
+	rec.Places = r.places[n.Name]
 	rec.Labels, rec.Capacity, rec.Stacks, rec.Environments, rec.Oversubscribed = n.Labels(), o.Capacity, o.Stacks, o.Environments, o.Oversubscribed
 	return rec
 }
@@ -81,6 +87,7 @@ func nodeName(n *state.Node) string { return n.Name }
 // build makes the room from nothing.
 func (r *Room) build(view *state.View, available func(node string) placement.Availability) error {
 	r.free, r.last = nil, nil
+	r.charts, r.places = r.Fabrics.revision(), r.Fabrics.Places(view)
 	r.available, r.held = map[string]placement.Availability{}, map[string]map[string]bool{}
 	nodes := make([]placement.NodeState, 0, len(view.Nodes))
 	for _, n := range view.Nodes {
@@ -176,14 +183,20 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 
 func (r *Room) followNodes(view *state.View, available func(node string) placement.Availability) {
 	changed, gone := state.Diff(r.last.Nodes, view.Nodes, nodeName)
+	moved := r.followPlaces(view, changed, gone)
 	for _, n := range gone {
 		r.remove(n.Name)
+	}
+	for _, n := range view.Nodes {
+		if moved[n.Name] && !slices.Contains(changed, n) {
+			changed = append(changed, n)
+		}
 	}
 	for _, n := range changed {
 		switch {
 		case !r.offered(n):
 			r.remove(n.Name)
-		case !sameOffer(r.last.Node(n.Name), n): // its machine's record changes with every stage of a boot
+		case moved[n.Name] || !sameOffer(r.last.Node(n.Name), n): // its machine's record changes with every stage of a boot
 			r.available[n.Name] = available(n.Name)
 			r.free.SetNode(r.record(view, n), r.available[n.Name])
 		}

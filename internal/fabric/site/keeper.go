@@ -32,7 +32,9 @@ type Keeper struct {
 	site    Site
 	log     *slog.Logger
 	changed chan struct{}
-	told    chan struct{}
+	// chart is nil for a site that can't survey its fabric.
+	chart *Chart
+	told  chan struct{}
 
 	mu       sync.Mutex
 	epoch    lifecycle.Epoch // of the newest desired state; zero: none yet
@@ -50,7 +52,27 @@ type Keeper struct {
 
 // NewKeeper makes a keeper of a fabric, which knows nothing before the first Set and does nothing before Run.
 func NewKeeper(s Site, log *slog.Logger) *Keeper {
-	return &Keeper{site: s, log: log, changed: make(chan struct{}, 1), told: make(chan struct{}, 1)}
+	k := &Keeper{site: s, log: log, changed: make(chan struct{}, 1), told: make(chan struct{}, 1)}
+	if surveyor, ok := s.(Surveyor); ok {
+		k.chart = NewChart(surveyor, time.Now, log)
+	}
+	return k
+}
+
+// Chart is what the fabric looks like; nil: its executor can't survey it.
+func (k *Keeper) Chart() *Chart { return k.chart }
+
+// Governed is the executor's report on subnet managers; nil: it makes none.
+func (k *Keeper) Governed() Governed {
+	g, _ := k.site.(Governed)
+	return g
+}
+
+// Audit reads the fabric's own tables now, whoever leads.
+func (k *Keeper) Audit(ctx context.Context) (Observation, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return k.site.Observe(ctx)
 }
 
 // Set replaces the desired state. The same networks again, under the same leader, are no news. What was read back under a former leader is

@@ -20,6 +20,8 @@ const (
 	headerHeight = 64
 	hostHeight   = 30
 	keyHeight    = 24
+	// stub is the room between two columns of hosts, where the line from their leaf runs.
+	stub = 40
 	// hostColumns is how many hosts stand side by side under their leaf.
 	hostColumns = 2
 )
@@ -46,7 +48,8 @@ type drawing struct {
 func Draw(t *api.FabricTopology, partitions []api.FabricPartition) string {
 	d := &drawing{t: t, partitions: partitions, x: map[string]int{}, y: map[string]int{}, drawnHosts: map[string]bool{}}
 	d.layOut()
-	total := d.height + keyHeight*((len(partitions)+5)/4+1) + margin
+	columns, _ := d.keyColumns()
+	total := d.height + keyHeight*((len(partitions)+columns-1)/columns+2) + margin
 	fmt.Fprintf(&d.b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">`+"\n", d.width, total, d.width, total)
 	fmt.Fprintf(&d.b, `<rect width="%d" height="%d" fill="#ffffff"/>`+"\n", d.width, total)
 	read := ""
@@ -92,7 +95,7 @@ func (d *drawing) layOut() {
 		byLevel[s.Level] = append(byLevel[s.Level], s)
 		top = max(top, s.Level)
 	}
-	column := hostColumns*boxWidth + (hostColumns-1)*gap/2
+	column := hostColumns*boxWidth + (hostColumns-1)*stub
 	leaves := byLevel[0]
 	slices.SortStableFunc(leaves, func(a, b api.FabricSwitch) int {
 		return cmp.Or(cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Pod, b.Pod), comparePorts(a.Name, b.Name))
@@ -102,7 +105,7 @@ func (d *drawing) layOut() {
 		left := margin + i*(column+2*gap)
 		d.x[s.ID], d.y[s.ID] = left+column/2, leafY
 		for j, h := range hosts[s.ID] {
-			d.x[h] = left + boxWidth/2 + j%hostColumns*(boxWidth+gap/2)
+			d.x[h] = left + boxWidth/2 + j%hostColumns*(boxWidth+stub)
 			d.y[h] = leafY + boxHeight + 50 + j/hostColumns*(hostHeight+gap)
 			rows = max(rows, j/hostColumns+1)
 		}
@@ -150,8 +153,14 @@ func (d *drawing) link(l *api.FabricLink) {
 		color, title = "#d62728", l.Fault
 		width += 2
 	}
+	if l.To.Host && abs(x1-x2) == (boxWidth+stub)/2 { // a host under its leaf hangs on a line down from the leaf
+		fmt.Fprintf(&d.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s"/>`+"\n", x1, y1, x1, y2, grey(0))
+		y1 = y2
+	}
 	fmt.Fprintf(&d.b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="%d"><title>%s</title></line>`+"\n", x1, y1, x2, y2, color, width, html.EscapeString(title))
 }
+
+func abs(n int) int { return max(n, -n) }
 
 // loadOf is the part of its rate that a link carries in its busier direction, 0 to 1.
 func loadOf(l *api.FabricLink) float64 {
@@ -217,12 +226,18 @@ func partitionText(p api.FabricPartition) string {
 	return text
 }
 
+// keyColumns is how many entries of the key stand side by side, and how far apart.
+func (d *drawing) keyColumns() (columns, step int) {
+	const widest = 220
+	columns = max(1, (d.width-2*margin)/widest)
+	return columns, (d.width - 2*margin) / columns
+}
+
 // key explains the colours.
 func (d *drawing) key() {
 	y := d.height + keyHeight
 	d.text(margin, y, 11, "#555555", "Links: light grey is idle, black is full, red has a fault. Stripes are partitions:")
-	const columns = 4
-	step := (d.width - 2*margin) / columns
+	columns, step := d.keyColumns()
 	for i, p := range d.partitions {
 		x, row := margin+i%columns*step, y+keyHeight*(i/columns+1)
 		fmt.Fprintf(&d.b, `<rect x="%d" y="%d" width="12" height="12" fill="%s"/>`+"\n", x, row-10, colorOf(i))

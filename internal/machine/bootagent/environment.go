@@ -236,7 +236,7 @@ func (a *Agent) trunk(ctx context.Context, mac string) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, trunkPatience)
 	defer cancel()
-	nic, err := findNIC(ctx, mac, nil)
+	nic, err := findNIC(ctx, mac, guestlink.Interface{MAC: mac}.IsOf, nil)
 	if err != nil {
 		a.log.Warn("no NIC has the address of the trunk", "mac", mac, "error", err)
 		return mac
