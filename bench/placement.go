@@ -12,7 +12,9 @@ import (
 // planningCost runs the own benchmarks of placement, from 100 to 100,000 nodes, and of admission, a queue of 10,000 requests.
 func planningCost(ctx context.Context, o options, text *bytes.Buffer) error {
 	for _, b := range []struct{ name, bench, of string }{
-		{"Placement", "BenchmarkPlace", "./internal/placement"}, {"Queue of 10,000 re-planned", "BenchmarkPlan10000", "./internal/admission"},
+		{"Placement", "BenchmarkPlace", "./internal/placement"},
+		{"Placement by topology", "BenchmarkPlaceOnTree", "./internal/placement"},
+		{"Queue of 10,000 re-planned", "BenchmarkPlan10000", "./internal/admission"},
 	} {
 		if err := goBench(ctx, o, b.name, b.bench, b.of, text); err != nil {
 			return err

@@ -56,10 +56,21 @@ func (r *room) fit(a *ask) (placement.Fit, bool) {
 	return fit, ok
 }
 
-// fitElsewhere finds room on other nodes than those to avoid; not when there are none to avoid.
+// fitElsewhere finds room on other nodes than those to avoid; not when there are none to avoid. A spare is best under another leaf switch: it is
+// to be there when that fails. A replacement is to be near the others.
 func (r *room) fitElsewhere(a *ask) (fit placement.Fit, ok bool) {
 	if len(a.request.Avoid) == 0 {
 		return fit, false
+	}
+	if a.request.Kind == KindSpare {
+		restore, any := r.sketch.WithoutSwitches(a.request.Avoid)
+		if any {
+			fit, _, ok = r.sketch.Fit(a.request.Groups)
+		}
+		restore()
+		if ok {
+			return fit, true
+		}
 	}
 	restore, any := r.sketch.Without(a.request.Avoid)
 	if any {

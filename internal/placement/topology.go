@@ -276,21 +276,6 @@ func (f *finder) inRankOrder(chosen []nodeCount) []nodeCount {
 	return chosen
 }
 
-// Switches returns the names of the leaf switches, each once, that nodes are under in a fabric of that technology.
-func (v *View) Switches(nodes []string, technology api.FabricTechnology) []string {
-	var names []string
-	for _, node := range nodes {
-		if id, ok := v.ids[node]; ok {
-			for _, p := range v.nodes[id].record.Places {
-				if p.Technology == technology && p.Switch != "" && !slices.Contains(names, p.Switch) {
-					names = append(names, p.Switch)
-				}
-			}
-		}
-	}
-	return names
-}
-
 // WithoutSwitches closes the nodes under the leaf switches of the named nodes, as Without closes those: what should not end with them goes
 // to another failure domain.
 func (s *Sketch) WithoutSwitches(nodes []string) (restore func(), any bool) {
