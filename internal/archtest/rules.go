@@ -22,8 +22,10 @@ const (
 	maxFunctionLines = 80
 )
 
-// contracts have their implementations in folders below their own.
-var contracts = []string{"internal/store", "internal/driver", "internal/fabric", "internal/fabric/site", "internal/machine/power", "internal/machine/netboot"}
+// contracts have their implementations in folders below their own. A topology belongs to the contract of sites: it is what their surveys return.
+var contracts = []string{
+	"internal/store", "internal/driver", "internal/fabric", "internal/fabric/site", "internal/fabric/topology", "internal/machine/power", "internal/machine/netboot",
+}
 
 // wirers may import implementations.
 var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd", "tests", "tools"}
