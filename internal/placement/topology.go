@@ -3,6 +3,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -22,9 +23,10 @@ const (
 
 // leaf is a leaf switch, and whether the node's link to it has a fault: nodes alike have the same number.
 type leaf struct {
-	// name is unique on the site: the cell's and the switch's.
-	name, pod string
-	faulty    bool
+	// name is unique on the site: the cell's and the switch's. pod is the number of its pod.
+	name   string
+	pod    int32
+	faulty bool
 }
 
 func emptyRow() row {
@@ -53,10 +55,20 @@ func (v *View) moveLeaves(id int32, places []api.NodePlace) {
 			*at = -1
 			continue
 		}
-		l := leaf{name: place.Cell + "\x00" + place.Switch, pod: place.Cell + "\x00" + place.Pod, faulty: place.Fault != ""}
-		*at = v.leaves.swap(*at, fmt.Sprintf("%s\x00%s\x00%t", l.name, l.pod, l.faulty), func() leaf { return l })
+		l := leaf{name: place.Cell + "\x00" + place.Switch, pod: v.podOf(place.Cell + "\x00" + place.Pod), faulty: place.Fault != ""}
+		*at = v.leaves.swap(*at, fmt.Sprintf("%s\x00%d\x00%t", l.name, l.pod, l.faulty), func() leaf { return l })
 		v.placed[f]++
 	}
+}
+
+// podOf numbers pods. A number is never used again: there are few.
+func (v *View) podOf(name string) int32 {
+	number, ok := v.pods[name]
+	if !ok {
+		number = int32(len(v.pods))
+		v.pods[name] = number
+	}
+	return number
 }
 
 // fabricOf is the fabric whose switches count for a group: the one that it asks for, and else the one that more nodes are placed in.
@@ -208,34 +220,29 @@ func (f *finder) tightest(kind int, open []int32, n int) (int32, bool) {
 // tightestPod returns the open leaves of the pod with the least room that holds n members, preferring one near other groups; false where
 // none does, or there is only one.
 func (f *finder) tightestPod(kind int, open []int32, n int) ([]int32, bool) {
-	type sum struct {
-		room int
-		near bool
-	}
-	pods := map[string]sum{}
-	var order []string
+	v, t := f.v, f.tree
+	room, near := make([]int, len(v.pods)), make([]bool, len(v.pods))
+	var order []int32
 	for _, at := range open {
-		name := f.v.leaves.values[at-1].pod
-		s, seen := pods[name]
-		if !seen {
-			order = append(order, name)
+		pod := v.leaves.values[at-1].pod
+		if room[pod] == 0 {
+			order = append(order, pod)
 		}
-		pods[name] = sum{s.room + int(f.tree.room[kind][at]), s.near || f.tree.near[at]}
+		room[pod], near[pod] = room[pod]+int(t.room[kind][at]), near[pod] || t.near[at]
 	}
 	if len(order) < 2 {
 		return nil, false
 	}
-	best := ""
-	for _, name := range order {
-		s, b := pods[name], pods[best]
-		if s.room >= n && (best == "" || s.near && !b.near || s.near == b.near && s.room < b.room) {
-			best = name
+	best := int32(-1)
+	for _, pod := range order {
+		if room[pod] >= n && (best < 0 || near[pod] && !near[best] || near[pod] == near[best] && room[pod] < room[best]) {
+			best = pod
 		}
 	}
-	if best == "" {
+	if best < 0 {
 		return nil, false
 	}
-	return slices.DeleteFunc(slices.Clone(open), func(at int32) bool { return f.v.leaves.values[at-1].pod != best }), true
+	return slices.DeleteFunc(slices.Clone(open), func(at int32) bool { return v.leaves.values[at-1].pod != best }), true
 }
 
 // roomiest is the leaf with the most room, preferring those near other groups; false where there is none.
@@ -254,25 +261,20 @@ func (f *finder) inRankOrder(chosen []nodeCount) []nodeCount {
 	if f.tree == nil {
 		return chosen
 	}
-	pods := map[string]int32{}
-	podOf := func(at int32) int32 {
+	first := make([]int32, len(f.v.pods)) // the rank of each pod's first leaf, plus 1
+	key := make([]int64, len(f.tree.rank))
+	for rank, at := range f.tree.seen {
 		if at == 0 {
-			return int32(len(f.tree.rank))
+			key[at] = math.MaxInt64 // unknown leaves come last
+			continue
 		}
-		name := f.v.leaves.values[at-1].pod
-		if first, ok := pods[name]; ok {
-			return first
+		pod := f.v.leaves.values[at-1].pod
+		if first[pod] == 0 {
+			first[pod] = int32(rank) + 1
 		}
-		pods[name] = f.tree.rank[at]
-		return f.tree.rank[at]
+		key[at] = int64(first[pod])<<32 | int64(rank)
 	}
-	for _, at := range f.tree.seen { // in order, so that a pod is where its first leaf is
-		podOf(at)
-	}
-	slices.SortStableFunc(chosen, func(a, b nodeCount) int {
-		x, y := f.leafOf(a.id), f.leafOf(b.id)
-		return cmp.Or(cmp.Compare(podOf(x), podOf(y)), cmp.Compare(f.tree.rank[x], f.tree.rank[y]))
-	})
+	slices.SortStableFunc(chosen, func(a, b nodeCount) int { return cmp.Compare(key[f.leafOf(a.id)], key[f.leafOf(b.id)]) })
 	return chosen
 }
 

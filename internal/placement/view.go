@@ -65,6 +65,8 @@ type View struct {
 	platforms *intern[platform]
 	labels    *intern[map[string]string]
 	leaves    *intern[leaf]
+	// pods number the pods of leaf switches.
+	pods map[string]int32
 	// placed counts the nodes whose leaf switch is known, by fabric.
 	placed [fabrics]int
 }
@@ -120,7 +122,7 @@ type holding struct {
 func NewView() *View {
 	return &View{
 		ids: map[string]int32{}, holdings: map[string]*holding{}, layouts: map[string]*layout{},
-		platforms: newIntern[platform](), labels: newIntern[map[string]string](), leaves: newIntern[leaf](),
+		platforms: newIntern[platform](), labels: newIntern[map[string]string](), leaves: newIntern[leaf](), pods: map[string]int32{},
 	}
 }
 
