@@ -120,6 +120,7 @@ func (m *mirror) checkAllocations() {
 			whole[a.Node] = a
 		}
 		m.checkPorts(a, holders)
+		m.checkFunctions(a, holders)
 		devices.take(w, a)
 	}
 	for _, name := range m.names() {
@@ -166,10 +167,16 @@ func (m *mirror) checkNetworks() {
 	}
 	indexes := map[int]string{}
 	for uid, n := range m.networks {
-		if other, taken := indexes[n.Index]; taken {
+		if other, taken := indexes[n.Index]; taken && other != uid {
 			m.w.fail("double allocation", "index %d is that of networks %s and %s", n.Index, uid, other)
 		}
 		indexes[n.Index] = uid
+		if other, taken := indexes[n.PKey]; n.PKey != 0 && taken && other != uid {
+			m.w.fail("double allocation", "partition key %d of network %s is a number of network %s", n.PKey, uid, other)
+		}
+		if n.PKey != 0 {
+			indexes[n.PKey] = uid
+		}
 		for other, o := range m.networks {
 			if other < uid && o.Prefix.Overlaps(n.Prefix) {
 				m.w.fail("double allocation", "networks %s and %s have overlapping subnets %s and %s", other, uid, o.Prefix, n.Prefix)

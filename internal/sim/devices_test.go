@@ -62,9 +62,9 @@ func asksOwnNode(g api.Group) bool {
 
 // addTakes adds what so many parts take of devices of a class that are handed out in a way.
 func addTakes(sum map[string]int64, class, way string, parts int64) {
-	for i := range classes {
-		if classes[i].Class == class {
-			for counter, amount := range classes[i].Ways[way].Takes {
+	for _, d := range append(slices.Clone(classes), hca()) {
+		if d.Class == class {
+			for counter, amount := range d.Ways[way].Takes {
 				sum[class+"/"+counter] += parts * amount
 			}
 		}
@@ -73,8 +73,15 @@ func addTakes(sum map[string]int64, class, way string, parts int64) {
 
 // deviceUse adds up what is held of the site's devices.
 type deviceUse struct {
+	// parts are those that have names.
+	parts map[devicePart]string
 	taken map[deviceCounter]int64
 	modes map[deviceOf]string
+}
+
+type devicePart struct {
+	deviceOf
+	part string
 }
 
 type deviceOf struct{ node, device string }
@@ -85,7 +92,7 @@ type deviceCounter struct {
 }
 
 func newDeviceUse() *deviceUse {
-	return &deviceUse{taken: map[deviceCounter]int64{}, modes: map[deviceOf]string{}}
+	return &deviceUse{parts: map[devicePart]string{}, taken: map[deviceCounter]int64{}, modes: map[deviceOf]string{}}
 }
 
 // take adds what an assignment holds, and checks that the device has it.
@@ -102,6 +109,12 @@ func (u *deviceUse) take(w *world, a *api.Assignment) {
 		}
 		if !maps.Equal(c.Takes, way.Takes) {
 			w.fail("devices", "%s holds %+v, which takes %v of its device", a.ID, c, way.Takes)
+		}
+		if part := (devicePart{at, c.Part}); c.Part != "" {
+			if other, taken := u.parts[part]; taken {
+				w.fail("double allocation", "%s of device %s of %s is allocated twice: to %s and %s", c.Part, c.Device, a.Node, other, a.ID)
+			}
+			u.parts[part] = a.ID
 		}
 		u.modes[at] = way.Mode
 		for counter, amount := range way.Takes {
@@ -203,7 +216,7 @@ func (m *mirror) checkClaims(in *api.ClusterIntent, a *api.Assignment, claims ma
 		if g.Name != a.Group {
 			continue
 		}
-		for _, r := range g.Devices {
+		for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
 			key := claimKey{r.Class, r.Way}
 			if got := claims[key]; got.all != r.Count || !r.Remote && got.own != r.Count {
 				m.w.fail("devices", "%s asked for %+v and has %d, %d of its own node", a.ID, r, got.all, got.own)

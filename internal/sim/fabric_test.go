@@ -223,7 +223,7 @@ func (f *managed) check(m *mirror) {
 	own := func(a *api.Assignment) {
 		for _, p := range a.Ports {
 			if n := m.networks[p.Network]; n != nil && p.Fabric == cell {
-				owners[inNetwork{n.Index, p.At}] = true
+				owners[inNetwork{n.FabricNumber(), p.At}] = true
 			}
 		}
 	}
@@ -271,7 +271,7 @@ func (w *world) checkAttached(c *state.Cluster) {
 	w.read(func(m *mirror) {
 		for a := range c.Held() {
 			for _, p := range a.Ports {
-				if n := m.networks[p.Network]; p.Fabric != "" && (n == nil || !there[inNetwork{n.Index, p.At}]) {
+				if n := m.networks[p.Network]; p.Fabric != "" && (n == nil || !there[inNetwork{n.FabricNumber(), p.At}]) {
 					w.fail("fabric", "cluster %s is ready, and port %s of %s is not in network %s", c.Name(), p.At, a.ID, p.Network)
 				}
 			}

@@ -438,7 +438,7 @@ func (m *mirror) usedBy(project string) api.Quota {
 		for _, lost := range e.record.Lost {
 			for _, g := range e.intent.Spec.Groups {
 				if g.Name == lost.Group {
-					for _, r := range g.Devices {
+					for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
 						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
 					}
 					q.Members++

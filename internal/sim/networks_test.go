@@ -21,6 +21,7 @@ func (w *world) makeNetworks(repo *state.Repo) {
 			w.must(err)
 		}
 	}
+	w.makeFunctionNetworks(repo)
 }
 
 // drawJoins lets some groups have ports on a network of their project.

@@ -29,7 +29,7 @@ func (w *world) scheduleSaves(name, uid string, lasts time.Duration) {
 // devices and no machine of their own.
 func savable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
 	for _, g := range in.Spec.Groups {
-		if g.Stack == api.StackMetal || len(g.Devices) > 0 {
+		if g.Stack == api.StackMetal || len(g.Devices) > 0 || g.HasFunctions() {
 			return false
 		}
 	}

@@ -144,7 +144,7 @@ func (s *server) lead(log *slog.Logger) {
 	cfg := controller.Config{
 		Candidate: s.candidate, Repo: s.repo, Cache: s.cache, Agents: ears{s.monitor, w, s}, Secrets: trust.Secrets{{Key: secret}}, Pool: placement.DefaultPool,
 		Deadlines: w.deadlines(), Images: built{}, Now: s.wall, Clock: s.clock, Log: log,
-		Fabrics: s.fabrics, Offers: w.offers(), FloatingPool: []netip.Prefix{floatingPool},
+		VLANs: vlans, PKeys: pkeys, Fabrics: s.fabrics, Offers: w.offers(), FloatingPool: []netip.Prefix{floatingPool},
 		Provisioning: &controller.Provisioning{
 			New: func() controller.Provisioner {
 				return provisioner.New(provisioner.Options{Open: w.bmcs.Open, Gate: gate, Now: s.wall})

@@ -59,7 +59,7 @@ func (w *world) changeSnapshots(what, name, uid string, ok func(s *server, c *st
 func (w *world) askSnapshot(name, uid, snapshot string) {
 	w.changeSnapshots("snapshot "+snapshot, name, uid, func(s *server, c *state.Cluster, in *api.ClusterIntent) bool {
 		for _, g := range in.Spec.Groups {
-			if g.Stack == api.StackMetal || len(g.Devices) > 0 {
+			if g.Stack == api.StackMetal || len(g.Devices) > 0 || g.HasFunctions() {
 				return false
 			}
 		}

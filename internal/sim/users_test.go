@@ -139,6 +139,7 @@ func (w *world) drawLife(i int) life {
 		l.lasts = longest // nobody deletes it, until everything is
 	}
 	w.drawJoins(in.Name, in.Spec.Groups)
+	w.drawFunctions(in.Name, in.Project, in.Spec.Groups)
 	w.drawEgress(&in)
 	l.intent = in
 	for range r.IntN(5) {

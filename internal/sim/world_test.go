@@ -286,6 +286,7 @@ func (w *world) makeNodes() {
 		record := nodeRecord(name, fmt.Sprintf("r%d", i%2), fmt.Sprintf("192.0.2.%d", i+1), cores, memory)
 		record.Capacity.Devices = devices
 		w.fabric.attach(&record)
+		w.addAdapters(&record)
 		w.nodes = append(w.nodes, newNode(w, record))
 	}
 }

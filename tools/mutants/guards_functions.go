@@ -75,8 +75,8 @@ var functionGuards = []Mutant{
 	{
 		Guard:   "simulated: a virtual function is held until its holder is clean",
 		File:    "internal/placement/devices.go",
-		Find:    "if f.held[c.Device][part] == \"\" {",
-		Replace: "if i == 0 || f.held[c.Device][part] == \"\" {",
+		Find:    "\tif c.Part == \"\" {\n\t\treturn\n\t}\n\tif f.held",
+		Replace: "\tif c.Part != \"\" {\n\t\treturn\n\t}\n\tif f.held",
 		Test:    simulated,
 	},
 	{

@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// The numbers that networks of adapters' functions can have. Keys begin with indexes of networks, which are of the same range of numbers.
+var (
+	vlans = api.VLANPool{First: 100, Last: 101}
+	pkeys = api.PKeyPool{First: 3, Last: 12}
+)
+
+// The networks of the default project on which members' ports are virtual functions.
+const (
+	wireNetwork, partitionNetwork = "wire", "ib"
+	vfsPerAdapter                 = 2
+)
+
+// hca is a port of an adapter on the site's fabric.
+func hca() api.Device {
+	return api.Device{
+		ID: "0000:5e:00.0", Class: api.ClassHCA, Cell: cell, Counters: map[string]int64{"vf": vfsPerAdapter, "port": 1},
+		Ways: map[string]api.DeviceWay{
+			"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}},
+			"pf": {Mode: "whole", Takes: map[string]int64{"vf": vfsPerAdapter, "port": 1}},
+		},
+	}
+}
+
+// addAdapters gives most nodes an adapter on the fabric, if the site has one.
+func (w *world) addAdapters(record *api.NodeRecord) {
+	if w.fabric != nil && w.cfg.Kinds.Has(Functions) && w.drawnFor(record.Name+" adapter", 4) > 0 {
+		record.Capacity.Devices = append(record.Capacity.Devices, hca())
+	}
+}
+
+// makeFunctionNetworks makes the networks of functions, which last until all clusters are deleted.
+func (w *world) makeFunctionNetworks(repo *state.Repo) {
+	if !w.cfg.Kinds.Has(Functions) {
+		return
+	}
+	for name, technology := range map[string]api.Technology{wireNetwork: api.TechnologyVLAN, partitionNetwork: api.TechnologyInfiniBand} {
+		if technology == api.TechnologyInfiniBand && w.fabric == nil {
+			continue
+		}
+		_, err := repo.CreateNetwork(w.ctx, api.NetworkIntent{
+			Name: state.NetworkIntentName(api.DefaultProject, name), UID: name, Project: api.DefaultProject, Technology: technology, CreatedAt: time.Now(),
+		})
+		w.must(err)
+	}
+}
+
+// drawFunctions lets some groups have virtual functions on a network of the default project. Spares can't hold any.
+func (w *world) drawFunctions(cluster, project string, groups []api.Group) {
+	if !w.cfg.Kinds.Has(Functions) || project != api.DefaultProject {
+		return
+	}
+	for i := range groups {
+		g := &groups[i]
+		if g.Stack == api.StackMetal || w.drawnFor(cluster+" "+g.Name+" functions", 3) > 0 {
+			continue
+		}
+		on := api.GroupNetwork{Name: api.ProjectNetwork(wireNetwork), Interface: api.InterfaceVF}
+		if w.fabric != nil && w.drawnFor(cluster+" "+g.Name+" partition", 3) > 0 {
+			on.Name, on.Limited = api.ProjectNetwork(partitionNetwork), w.drawnFor(cluster+" "+g.Name+" limited", 2) == 0
+		}
+		g.Spares, g.Networks = 0, append(g.Networks[:len(g.Networks):len(g.Networks)], on)
+	}
+}
+
+// functionsOf are the devices that each member of a group gets for its ports.
+func functionsOf(g *api.Group) []api.DeviceRequest {
+	var requests []api.DeviceRequest
+	for _, on := range g.Functions() {
+		r := api.FunctionRequest(on.Interface, api.TechnologyVLAN, "")
+		if on.Name == api.ProjectNetwork(partitionNetwork) {
+			r = api.FunctionRequest(on.Interface, api.TechnologyInfiniBand, cell)
+		}
+		requests = append(requests, r)
+	}
+	return requests
+}
+
+// checkFunctions checks that a port is on just the part of an adapter that its member holds, and that nobody else has its GUID.
+func (m *mirror) checkFunctions(a *api.Assignment, holders map[any]string) {
+	type guid string
+	for i := range a.Ports {
+		p := &a.Ports[i]
+		n := m.networks[p.Network]
+		if n != nil && n.Technology == api.TechnologyInfiniBand && !a.Spare && (p.GUID == "" || p.Fabric != n.Cell || p.At != p.GUID) {
+			m.w.fail("functions", "%s has port %+v on InfiniBand", a.ID, p)
+		}
+		if p.GUID != "" {
+			m.w.happened("partition joined")
+			if other, taken := holders[guid(p.GUID)]; taken {
+				m.w.fail("double allocation", "GUID %s is allocated twice: to %s and %s", p.GUID, other, a.ID)
+			}
+			holders[guid(p.GUID)] = a.ID
+		}
+		if !p.OnFunction(a.Whole) {
+			continue
+		}
+		held := false
+		for _, c := range a.Devices {
+			held = held || c.Device == p.Device && c.Part == p.Part
+		}
+		m.w.happened("function held")
+		if !held || p.Part == "" {
+			m.w.fail("functions", "%s has a port on %q of %s, and holds %+v", a.ID, p.Part, p.Device, a.Devices)
+		}
+	}
+}
