@@ -118,6 +118,7 @@ type led struct {
 	now    time.Time
 	// fabrics are those of the site, whose keepers the test runs.
 	fabrics situation.Fabrics
+	pkeys   api.PKeyPool
 }
 
 func newLed(t testing.TB, s store.Store) *led {
@@ -147,7 +148,7 @@ func (l *led) campaign() {
 	l.lead = newLeader(Config{
 		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
-		Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
+		PKeys: l.pkeys, Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
 	}, leadership)
 	l.leader = l.lead.writer
 }

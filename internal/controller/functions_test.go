@@ -1,0 +1,108 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/situation"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// newPartitioned is a led site with one node, whose adapter on fabric ib0 has one virtual function, and network project/ib there.
+func newPartitioned(t *testing.T) *wired {
+	t.Helper()
+	w := &wired{led: newLed(t, memory.New()), tables: &fake.Tables{}}
+	w.keeper = site.NewKeeper(fake.NewSite(w.tables), slog.New(slog.DiscardHandler))
+	w.fabrics, w.pkeys = situation.Fabrics{"ib0": w.keeper}, api.PKeyPool{First: 0x12, Last: 0x1f}
+	w.campaign()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); w.keeper.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	record := api.NodeRecord{
+		Name: "n1", Underlay: "198.18.0.1", Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+		Capacity: api.NodeCapacity{Cores: []api.Core{{}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, Devices: []api.Device{{
+			ID: "0000:3b:00.0", Class: api.ClassHCA, Cell: "ib0", Counters: map[string]int64{"vf": 1, "port": 1},
+			Ways: map[string]api.DeviceWay{"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}}},
+		}}},
+	}
+	w.view(w.repo.PutNode(t.Context(), record))
+	w.view(w.repo.CreateNetwork(t.Context(), api.NetworkIntent{
+		Name: "ib", UID: "uib", Project: api.DefaultProject, Technology: api.TechnologyInfiniBand, Partition: api.Partition{IPoIB: true}, CreatedAt: w.now,
+	}))
+	return w
+}
+
+// ask asks for a cluster of one member with a virtual function on project/ib.
+func (w *wired) ask(name string) {
+	w.t.Helper()
+	w.view(w.repo.CreateCluster(w.t.Context(), api.ClusterIntent{
+		Name: name, UID: "u" + name, Project: api.DefaultProject, CreatedAt: w.now, Spec: api.ClusterSpec{Groups: []api.Group{{
+			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
+			Networks: []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF, Limited: true}},
+		}}},
+	}))
+}
+
+func TestTheLastFunctionHasOneOwnerUntilItIsProvedClean(t *testing.T) {
+	w := newPartitioned(t)
+	w.ask("first")
+	w.ask("second")
+	view := w.passes("answered", func(v *state.View) bool {
+		first, second := v.Cluster("first").Record, v.Cluster("second").Record
+		return first != nil && first.PlacedAt != nil && second != nil && second.Phase == api.ClusterRefused
+	})
+	if why := view.Cluster("second").Record.Message; !strings.Contains(why, "node n1: all 1 virtual functions of 0000:3b:00.0 are taken") {
+		t.Errorf("the second is refused with %q, want the adapter's port named", why)
+	}
+	n, a := view.Network("uib"), only(t, view.Cluster("first"))
+	if n.PKey != 0x12 || n.Cell != "ib0" || n.Index == 0x12 {
+		t.Errorf("network project/ib is %+v, want partition key 0x12 in cell ib0", n)
+	}
+	p := a.Ports[1]
+	if p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf0" || p.Fabric != "ib0" || p.GUID == "" || !p.Limited || len(a.CleanBy) != 2 {
+		t.Errorf("its port is %+v, clean by %v", p, a.CleanBy)
+	}
+	w.report(api.MemberReady)
+	w.passes("ready", func(v *state.View) bool { return v.Cluster("first").Record.Phase == api.ClusterReady })
+	tables := w.tables.Networks()
+	if len(tables) != 1 || tables[0].Number != 0x12 || len(tables[0].Ports) != 1 || tables[0].Ports[0] != (site.Port{At: p.GUID, Limited: true}) {
+		t.Errorf("the fabric has %+v, want GUID %s as a limited member of partition 0x12", tables, p.GUID)
+	}
+	var told bool
+	for _, network := range w.agents.desired["n1"].Networks {
+		for _, port := range network.Ports {
+			told = told || network.UID == "uib" && port.Function.Device == "0000:3b:00.0" && port.Function.Part == "vf0" && port.Function.GUID == p.GUID
+		}
+	}
+	if !told {
+		t.Errorf("the node is not told of the function: %+v", w.agents.desired["n1"].Networks)
+	}
+	w.tables.Stick(p.GUID, true)
+	w.release(w.cache.View().Cluster("first"))
+	w.agents.clean = map[string][]string{"n1": {a.ID}}
+	w.passes("the agent's proof is stored", func(v *state.View) bool { return len(v.Cluster("first").Record.Proved) == 1 })
+	w.ask("third")
+	w.passes("refused", func(v *state.View) bool {
+		third := v.Cluster("third").Record
+		return third != nil && third.Phase == api.ClusterRefused && strings.Contains(third.Message, "0000:3b:00.0 are taken")
+	})
+	w.tables.Stick(p.GUID, false)
+	w.passes("free", func(v *state.View) bool {
+		return v.Cluster("first").Record == nil || len(v.Cluster("first").Record.Chunks) == 0
+	})
+	w.ask("fourth")
+	view = w.passes("given again", func(v *state.View) bool {
+		return v.Cluster("fourth").Record != nil && v.Cluster("fourth").Record.PlacedAt != nil
+	})
+	if again := only(t, view.Cluster("fourth")).Ports[1]; again.Part != "vf0" {
+		t.Errorf("once the function is clean, it is given as %+v", again)
+	}
+}
