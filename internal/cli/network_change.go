@@ -49,12 +49,7 @@ carries IP as well. The site's servers name the partition keys that networks can
 	flags.IntVar(&req.MTU, "mtu", 0, "bytes of the largest packet of a member, at least 576 (default: what the nodes' underlay leaves)")
 	flags.StringVar((*string)(&req.Technology), "technology", "", "what carries it between nodes: vxlan, vlan on the nodes' trunk interfaces, or infiniband (default: vxlan)")
 	flags.IntVar(&req.VLAN, "vlan", 0, "VLAN ID of the site's pool, for --technology vlan (default: a free one)")
-	flags.StringVar(&req.Cell, "cell", "", "cell of the fabric, for --technology infiniband (default: the site's only one)")
-	flags.StringVar(&pkey, "pkey", "", "partition key of the site's pool like 0x112, without the membership bit, for --technology infiniband (default: a free one)")
-	flags.BoolVar(&req.Partition.IPoIB, "ipoib", false, "carry IP over InfiniBand (RFC 4391), for --technology infiniband")
-	flags.IntVar(&req.Partition.MTUBytes, "ib-mtu", 0, "MTU of IP's broadcast group in bytes: 256, 512, 1024, 2048 or 4096, with --ipoib (default: the subnet manager's)")
-	flags.IntVar(&req.Partition.RateGbps, "ib-rate", 0, "least rate of a port that may join IP's broadcast group in Gbit/s, like 100, with --ipoib (default: the subnet manager's)")
-	flags.IntVar(&req.Partition.ServiceLevel, "service-level", 0, "service level of the partition, 0 to 15, for --technology infiniband")
+	addPartitionFlags(cmd, &req, &pkey)
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
@@ -94,6 +89,17 @@ carries IP as well. The site's servers name the partition keys that networks can
 		return out.print(a.Streams.Out, n, func(w io.Writer) { printNetwork(w, &n) })
 	}
 	return cmd
+}
+
+// addPartitionFlags adds the flags of networks on InfiniBand.
+func addPartitionFlags(cmd *cobra.Command, req *api.NetworkRequest, pkey *string) {
+	flags := cmd.Flags()
+	flags.StringVar(&req.Cell, "cell", "", "cell of the fabric, for --technology infiniband (default: the site's only one)")
+	flags.StringVar(pkey, "pkey", "", "partition key of the site's pool like 0x112, without the membership bit, for --technology infiniband (default: a free one)")
+	flags.BoolVar(&req.Partition.IPoIB, "ipoib", false, "carry IP over InfiniBand (RFC 4391), for --technology infiniband")
+	flags.IntVar(&req.Partition.MTUBytes, "ib-mtu", 0, "MTU of IP's broadcast group in bytes: 256, 512, 1024, 2048 or 4096, with --ipoib (default: the subnet manager's)")
+	flags.IntVar(&req.Partition.RateGbps, "ib-rate", 0, "least rate of a port that may join IP's broadcast group in Gbit/s, like 100, with --ipoib (default: the subnet manager's)")
+	flags.IntVar(&req.Partition.ServiceLevel, "service-level", 0, "service level of the partition, 0 to 15, for --technology infiniband")
 }
 
 // partitionFlags names flags of partitions in what is wrong with them.
