@@ -62,6 +62,10 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 			t.Errorf("%s: got %s; want %q", tt.what, text, tt.want)
 		}
 	}
+	c = withPKeys(t, "ib0").Client() // no agent is known here that would lack the environment
+	if _, err := c.CreateNetwork(t.Context(), partition("ib", 0)); err != nil {
+		t.Fatal(err)
+	}
 	full := on("project/ib", "vf")
 	full.Limited = true
 	if err := create("good", api.StackContainer, full); err != nil {
