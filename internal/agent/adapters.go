@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -14,7 +15,9 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
 	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
+	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
 
 // adapters are the node's adapters that members may have, as the options name them.
@@ -27,6 +30,24 @@ type adapters struct {
 	problems map[string][]string
 	virtual  []string
 	log      *slog.Logger
+}
+
+// openFabric opens what ports of members are made by: the node's adapters and its networks. key is the public one for an encrypted underlay.
+func openFabric(ctx context.Context, opts config.Agent, underlay netip.Addr, dir string, log *slog.Logger) (networks *fabricnode.Fabric, ports *adapters, key string, err error) {
+	if ports, err = openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log); err != nil {
+		return nil, nil, "", err
+	}
+	go ports.keep(ctx)
+	cfg := fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate), Trunk: opts.TrunkInterface}, Logger: log, Functions: ports.functions}
+	networks, key, err = openNetworks(ctx, cfg, dir)
+	return networks, ports, key, err
+}
+
+// use lets the agent report the adapters that the options name. Without any nothing is reported.
+func (x *adapters) use(cfg *Config) {
+	if len(x.cells)+len(x.missing) > 0 {
+		cfg.Adapters = x.read
+	}
 }
 
 // openAdapters carries the options about adapters out: adapters forget the number of their functions at a reboot. What can't be done is reported with

@@ -22,9 +22,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/container"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment"
-	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
-	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
-	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
@@ -60,7 +57,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, key, err := openNetworks(ctx, fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate), Trunk: opts.TrunkInterface}, Logger: log}, dir)
+	networks, ports, key, err := openFabric(ctx, opts, underlay, dir, log)
 	if err != nil {
 		return err
 	}
@@ -80,14 +77,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	}
 	useTrunk(ctx, &cfg, &node, opts.TrunkInterface, networks.Underlay)
 	known.Use(&cfg)
-	ports, err := openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log)
-	if err != nil {
-		return err
-	}
-	if len(opts.Fabrics) > 0 {
-		cfg.Adapters = ports.read
-	}
-	go ports.keep(ctx)
+	ports.use(&cfg)
 	// Images have connections of their own: else a large one would hold up what the stream says.
 	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())
 	if err != nil {

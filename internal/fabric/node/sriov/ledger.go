@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -36,7 +37,13 @@ type record struct {
 // maxReleased bounds the owners that a function remembers.
 const maxReleased = 64
 
-func (r record) function() fabric.Function { return fabric.Function{Device: r.PF, Part: r.Part} }
+func (r record) function() fabric.Function {
+	f := fabric.Function{Kind: api.PortVF, Device: r.PF, Part: r.Part}
+	if r.Part == "" {
+		f.Kind = api.PortPF
+	}
+	return f
+}
 
 func (r record) key() string {
 	if r.Part == "" {

@@ -435,7 +435,7 @@ func TestBadOrdersChangeNothing(t *testing.T) {
 				t.Errorf("%s: got %v, want %q", name, err, c.says)
 			}
 		}
-		if held := m.Holdings(); len(held) != 0 {
+		if held := m.Holdings(); len(held) != 0 || len(m.Held("a")) != 0 {
 			t.Errorf("bad orders hold %+v", held)
 		}
 	})
