@@ -197,14 +197,3 @@ func (m *Manager) Holdings() []Holding {
 	}
 	return all
 }
-
-// Held returns the functions of an assignment, also those that it is releasing.
-func (m *Manager) Held(assignment string) []fabric.Function {
-	var all []fabric.Function
-	for _, h := range m.Holdings() {
-		if h.Owner.Assignment == assignment {
-			all = append(all, h.Function)
-		}
-	}
-	return all
-}

@@ -1,0 +1,96 @@
+package main
+
+// sriovGuards: what keeps a function of an adapter to its owner, and clean between owners. The tests run on the model host.
+var sriovGuards = []Mutant{
+	{
+		Guard:   "a release by somebody who does not hold the function changes nothing",
+		File:    "internal/fabric/node/sriov/ledger.go",
+		Find:    "return r.Owner != nil && r.Owner.Assignment == owner.Assignment }",
+		Replace: "return r.Owner != nil }",
+		Test:    "./internal/fabric/node/sriov TestALateReleaseTouchesNothingOfTheNextOwner",
+	},
+	{
+		Guard:   "a function is assigned to one owner at a time",
+		File:    "internal/fabric/node/sriov/ledger.go",
+		Find:    "case r.Owner.Assignment != owner.Assignment:",
+		Replace: "case false:",
+		Test:    "./internal/fabric/node/sriov TestOneFunctionHasOneOwner",
+	},
+	{
+		Guard:   "an assign that comes after its release is refused",
+		File:    "internal/fabric/node/sriov/ledger.go",
+		Find:    "case r.hasReleased(owner):",
+		Replace: "case false:",
+		Test:    "./internal/fabric/node/sriov TestALateReleaseTouchesNothingOfTheNextOwner",
+	},
+	{
+		Guard:   "an owner is written down before its function is written to",
+		File:    "internal/fabric/node/sriov/assign.go",
+		Find:    "if err := m.ledger.claim(o.record); err != nil {",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/fabric/node/sriov TestOwnersOutlastTheAgent",
+	},
+	{
+		Guard:   "settings are read back",
+		File:    "internal/fabric/node/sriov/sriov.go",
+		Find:    "if err == nil && got == want {",
+		Replace: "if err == nil {",
+		Test:    "./internal/fabric/node/sriov TestWritesThatChangeNothingAreNotBelieved",
+	},
+	{
+		Guard:   "a released function has its defaults",
+		File:    "internal/fabric/node/sriov/release.go",
+		Find:    "if err := o.defaults(ctx); err != nil {",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/fabric/node/sriov TestAFunctionIsSetUpAndGivenToAMachine",
+	},
+	{
+		Guard:   "a released function is reset",
+		File:    "internal/fabric/node/sriov/release.go",
+		Find:    "\t\tif err := o.reset(); err != nil {\n\t\t\treturn err\n\t\t}\n\t}\n\tif o.index < 0 {",
+		Replace: "\t}\n\tif o.index < 0 {",
+		Test:    "./internal/fabric/node/sriov TestTheNextOwnerFindsNothingOfTheLast",
+	},
+	{
+		Guard:   "a function of unknown past is reset before its first owner",
+		File:    "internal/fabric/node/sriov/assign.go",
+		Find:    "if first && !wasClean {",
+		Replace: "if false && !wasClean {",
+		Test:    "./internal/fabric/node/sriov TestAFunctionOfUnknownPastIsResetBeforeItsFirstOwner",
+	},
+	{
+		Guard:   "an adapter that hangs is quarantined, also after the agent's restart",
+		File:    "internal/fabric/node/sriov/assign.go",
+		Find:    "if err := o.m.quarantined(o.pf); err != nil {",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/fabric/node/sriov TestAnAdapterThatHangsIsQuarantinedAlone",
+	},
+	{
+		Guard:   "a machine gets no function whose IOMMU group has company",
+		File:    "internal/fabric/node/sriov/bind.go",
+		Find:    "case len(company) > 0:",
+		Replace: "case false:",
+		Test:    "./internal/fabric/node/sriov TestMachinesGetOnlyFunctionsThatTheIOMMUKeepsApart",
+	},
+	{
+		Guard:   "no function is taken from a machine that runs",
+		File:    "internal/fabric/node/sriov/bind.go",
+		Find:    "\t\tif used {\n\t\t\treturn fmt.Errorf(\"%s can't be taken",
+		Replace: "\t\tif false {\n\t\t\treturn fmt.Errorf(\"%s can't be taken",
+		Test:    "./internal/fabric/node/sriov TestAFunctionIsNotTakenFromARunningMachine",
+	},
+	{
+		Guard:   "a function of mlx4 can use its own partition key only",
+		File:    "internal/fabric/node/sriov/infiniband.go",
+		Find:    "if err := o.mapPKeys(ctx, 0, false); err != nil {\n\t\t\treturn err\n\t\t}\n\t\treturn o.setAlias",
+		Replace: "if err := error(nil); err != nil {\n\t\t\treturn err\n\t\t}\n\t\treturn o.setAlias",
+		Test:    "./internal/fabric/node/sriov TestAnAliasFunctionGetsItsGUIDAndItsPartitionOnly",
+	},
+	{
+		Guard:   "members get no whole port that the node itself uses",
+		File:    "internal/fabric/node/sriov/assign.go",
+		Find:    "\t\tif used {\n\t\t\treturn unfit(",
+		Replace: "\t\tif false {\n\t\t\treturn unfit(",
+		Test:    "./internal/fabric/node/sriov TestAWholePortComesBackWithItsFunctions",
+	},
+}
