@@ -5,8 +5,8 @@ var sriovGuards = []Mutant{
 	{
 		Guard:   "a release by somebody who does not hold the function changes nothing",
 		File:    "internal/fabric/node/sriov/ledger.go",
-		Find:    "return r.Owner != nil && r.Owner.Assignment == owner.Assignment }",
-		Replace: "return r.Owner != nil }",
+		Find:    "\treturn r.Owner != nil && r.Owner.Assignment == owner.Assignment\n",
+		Replace: "\treturn r.Owner != nil\n",
 		Test:    "./internal/fabric/node/sriov TestALateReleaseTouchesNothingOfTheNextOwner",
 	},
 	{
