@@ -177,8 +177,8 @@ func offerAdapter(a sriov.Adapter, cell string, addressed, virtualPorts bool) (a
 	say := func(format string, args ...any) {
 		shown.Problems = append(shown.Problems, fmt.Sprintf(format, args...))
 	}
-	// A machine's driver takes the whole port away from the node, which then sees neither its interface nor its link.
-	taken := a.Driver == fabric.DriverVFIO
+	// A member that has the whole port takes it away from the node, which then sees neither its interface nor its link.
+	taken := a.Owner != nil || a.Driver == fabric.DriverVFIO
 	switch {
 	case a.Quarantine != "":
 		say("it is quarantined: %s did not end in time; reboot the node, or replace the adapter", a.Quarantine)

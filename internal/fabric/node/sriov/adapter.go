@@ -51,6 +51,8 @@ type Adapter struct {
 	// Company are the other devices in its IOMMU group that are no bridges.
 	Company   []string
 	Functions []VirtualFunction
+	// Owner holds the whole port; nil: nobody does. Where it is a container, its interface can't be seen from here.
+	Owner *fabric.FunctionOwner
 	// Quarantine is the step that did not end in time; empty for an adapter that is not quarantined.
 	Quarantine string
 	// Problem is why it could not be read.
@@ -92,7 +94,7 @@ func (m *Manager) Adapters(ctx context.Context) ([]Adapter, error) {
 
 // adapter reads one adapter. It touches none that is quarantined: a reader would hang, too.
 func (m *Manager) adapter(pf string) Adapter {
-	a := Adapter{PCI: pf}
+	a := Adapter{PCI: pf, Owner: m.ledger.get(fabric.Function{Device: pf}).Owner}
 	if q, there := m.ledger.quarantine(pf); there && q.Boot == m.boot {
 		a.Quarantine = q.Step
 		return a

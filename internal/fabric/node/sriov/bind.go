@@ -42,6 +42,10 @@ func (m *Manager) Bind(ctx context.Context, owner fabric.FunctionOwner, f fabric
 			return none, err
 		}
 	}
+	before, err := o.driver(o.pci())
+	if err != nil {
+		return none, err
+	}
 	if err := o.bind(ctx, driver); err != nil {
 		return none, err
 	}
@@ -49,7 +53,8 @@ func (m *Manager) Bind(ctx context.Context, owner fabric.FunctionOwner, f fabric
 	if err := o.settings(ctx, o.record.Settings); err != nil {
 		return none, err
 	}
-	if driver != fabric.DriverVFIO {
+	// What the driver had before is with the member already, in a network namespace where it can't be seen from here.
+	if driver != fabric.DriverVFIO && !serves(before, driver) {
 		if err := o.appeared(ctx); err != nil {
 			return none, err
 		}
@@ -94,6 +99,11 @@ func (o *operation) machinesCan() error {
 	return err
 }
 
+// serves reports whether a function that is with one driver need not be given to the wanted one. "" is whichever the kernel chooses.
+func serves(now, wanted string) bool {
+	return now != "" && (now == wanted || wanted == "" && now != fabric.DriverVFIO)
+}
+
 // bind brings the function to a driver; "" is whichever the kernel chooses for a whole port.
 func (o *operation) bind(ctx context.Context, driver string) error {
 	pci := o.pci()
@@ -101,7 +111,7 @@ func (o *operation) bind(ctx context.Context, driver string) error {
 	if err != nil {
 		return err
 	}
-	if now != "" && (now == driver || driver == "" && now != fabric.DriverVFIO) {
+	if serves(now, driver) {
 		return nil
 	}
 	if err := o.unbind(ctx); err != nil {

@@ -181,6 +181,15 @@ func (h *Host) Up(pf string, index int) {
 	}
 }
 
+// Hide moves the interface of a function to another network namespace, as for a container: it can't be seen from here any more.
+func (h *Host) Hide(pf string, index int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.device(pf, index)
+	h.root.remove("/sys/bus/pci/devices/" + d.pci + "/net")
+	h.root.remove("/sys/class/net/" + d.netdev)
+}
+
 // Unplug takes the cable of an adapter out, or puts it in again.
 func (h *Host) Unplug(pf string, out bool) {
 	h.mu.Lock()
