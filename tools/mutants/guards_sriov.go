@@ -76,7 +76,7 @@ var sriovGuards = []Mutant{
 		Guard:   "no function is taken from a machine that runs",
 		File:    "internal/fabric/node/sriov/bind.go",
 		Find:    "\t\tif used {\n\t\t\treturn fmt.Errorf(\"%s can't be taken",
-		Replace: "\t\tif false {\n\t\t\treturn fmt.Errorf(\"%s can't be taken",
+		Replace: "\t\tif used && false {\n\t\t\treturn fmt.Errorf(\"%s can't be taken",
 		Test:    "./internal/fabric/node/sriov TestAFunctionIsNotTakenFromARunningMachine",
 	},
 	{
@@ -90,7 +90,7 @@ var sriovGuards = []Mutant{
 		Guard:   "members get no whole port that the node itself uses",
 		File:    "internal/fabric/node/sriov/assign.go",
 		Find:    "\t\tif used {\n\t\t\treturn unfit(",
-		Replace: "\t\tif false {\n\t\t\treturn unfit(",
+		Replace: "\t\tif used && false {\n\t\t\treturn unfit(",
 		Test:    "./internal/fabric/node/sriov TestAWholePortComesBackWithItsFunctions",
 	},
 }
