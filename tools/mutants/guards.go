@@ -47,6 +47,7 @@ func guards() []Mutant {
 		vlanGuards,
 		functionGuards,
 		adapterGuards,
+		infiniBandGuards,
 		watchGuards,
 		traceGuards,
 		sriovGuards,

@@ -56,7 +56,7 @@ type Site interface {
 // Observation is the state that was read back.
 type Observation struct {
 	// Epoch is that of the newest desired state that was wholly in force before anything of this was read: nothing older takes effect
-	// any more. It is zero until this executor has brought one into force; an executor that was started anew begins with that.
+	// any more. A reading of a place holds for up to half a minute while nothing else is desired of the place than when it was read. It is zero until this executor has brought one into force; an executor that was started anew begins with that.
 	Epoch lifecycle.Epoch
 	// Networks are all ports that were found in networks, by number and place.
 	Networks []Network
