@@ -25,7 +25,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,11 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
 	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest)
+
+# Needs no emulated machine, but minutes of two cores.
+test-fabrics: setup smp ## change the partitions of 100 tenants at once on a simulated fat tree of 648 hosts, compare all tables, and measure
+	NEARMETAL_FABRICS=1 $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run 'AHundredTenants' -bench 'PartitionChange' -benchtime 5x ./internal/fabric/site/infiniband/opensm
 
 test-clock: setup build ## make the clock of an emulated Debian guest jump by days while a site runs in it
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2

@@ -20,10 +20,10 @@ const TechnologyVLAN Technology = "vlan"
 const TechnologyInfiniBand Technology = "infiniband"
 
 // The partition keys that a network can have, without the membership bit 0x8000. 0 is invalid, 0x7fff is the default partition, in which subnet
-// management is done (InfiniBand Architecture Specification 1.2.1, 10.9).
+// management is done (InfiniBand Architecture Specification 1.2.1, 10.9). 0x7ff0 to 0x7ffe mark which file of partitions the subnet manager has carried out.
 const (
 	MinPKey = 0x0001
-	MaxPKey = 0x7ffe
+	MaxPKey = 0x7fef
 )
 
 // Partition is how an InfiniBand partition carries IP.

@@ -190,6 +190,7 @@ func describe(opts config.Agent, underlay netip.Addr, publicKey string) (api.Nod
 	for _, c := range capacity.Cores {
 		cpus[c.CPU] = true
 	}
+	capacity.Ports = append(capacity.Ports, opts.FabricPorts...)
 	node := api.NodeRecord{
 		Name: opts.Name, Labels: opts.Labels, Capacity: capacity, AgentVersion: config.Version(),
 		Oversubscribed: opts.SharedCPUs || len(cpus) < len(capacity.Cores),

@@ -48,7 +48,7 @@ func TestAPartitionIsRefusedWithTheReason(t *testing.T) {
 		t.Fatalf("created %+v, %v", made, err)
 	}
 	refused("a key outside the pool", admin, partition("b", 0x102), "invalid_request", "partition key 0x0102 is not in the site's pool, 0x0100-0x0101")
-	refused("the key of the default partition", admin, partition("b", 0x7fff), "invalid_request", "0x7fff is no partition key that a network can have; those are 0x0001 to 0x7ffe")
+	refused("the key of the default partition", admin, partition("b", 0x7fff), "invalid_request", "0x7fff is no partition key that a network can have; those are 0x0001 to 0x7fef")
 	refused("a key with the membership bit", admin, partition("b", 0x8100), "invalid_request", "without the membership bit")
 	refused("a key that is in use", admin, partition("b", 0x100), "pkey_taken", `partition key 0x0100 is in use by network "project/a" of project "default"`)
 	_, err = eve.CreateNetwork(t.Context(), partition("b", 0x100))

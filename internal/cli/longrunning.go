@@ -168,6 +168,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	vlanFlag(cmd, &opts.VLANPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
+	cmd.Flags().BoolVar(&opts.InfiniBand, "infiniband", false, "simulate an InfiniBand fabric, cell ib0, that each node has a port of (needs ibsim-utils, opensm and infiniband-diags)")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
@@ -211,6 +212,7 @@ func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
 	var disk, cpus, memory, hugePages, builder string
 	var adapters adapterOptions
+	var fabricPorts []string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run a node agent",
@@ -246,6 +248,9 @@ agent finds them when it starts again. Needs root.`,
 			if opts.HugePages, err = inventory.ParsePart(hugePages); err != nil {
 				return usage("--huge-pages: %v", err)
 			}
+			if opts.FabricPorts, err = parseFabricPorts(fabricPorts); err != nil {
+				return err
+			}
 			opts.Builder = config.Builder(builder)
 			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkImageOptions(opts), adapters.read(&opts), checkLog(opts.Log)); err != nil {
@@ -272,6 +277,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
+	cmd.Flags().StringArrayVar(&fabricPorts, "fabric-port", nil, "port of this machine on a fabric of the site, NAME=CELL/PLACE; on InfiniBand, PLACE is the port GUID, 16 hexadecimal digits (repeatable)")
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
 	cmd.Flags().BoolVar(&opts.InRAM, "in-ram", false, "report that everything members leave on this node is in its memory; refused where the state directory is on a disk, or memory is swapped to one")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")
@@ -334,9 +340,4 @@ machine's memory and a trial. hpcc runs its other tests, too, so this takes the 
 	cmd.Flags().BoolVar(&opts.Thorough, "thorough", false, "measure HPL with a problem of 20 seconds at least, and more pairs")
 	logFlags(cmd, &opts.Log, "warn") // what it tells is the demo's own story
 	return cmd
-}
-
-// infiniBandFlag adds the files with the settings of the site's InfiniBand fabrics.
-func infiniBandFlag(cmd *cobra.Command, files *map[string]string) {
-	cmd.Flags().StringToStringVar(files, "infiniband", nil, "InfiniBand fabric of a cell, CELL=FILE with its settings in YAML (repeatable; see docs/guides/infiniband.md)")
 }

@@ -176,6 +176,8 @@ type Agent struct {
 	VirtualFunctions map[string]int
 	// VirtualPorts are the cells whose subnet manager has virtualization.
 	VirtualPorts []string
+	// FabricPorts are ports of this machine on fabrics of the site, for members that get the whole machine.
+	FabricPorts []api.NodePort
 	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
 	UplinkRate api.Rate
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.

@@ -27,7 +27,7 @@ import (
 
 // Run runs a site until ctx ends. ready is called once the API answers, with its address; it
 // may be nil.
-func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(address string)) error {
+func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(address string)) (err error) {
 	if os.Geteuid() != 0 {
 		return errors.New("nearmetal dev needs root to make namespaces, networks and control groups; run it with sudo")
 	}
@@ -60,8 +60,16 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		return fmt.Errorf("listen address %q: %w; write HOST:PORT", opts.Listen, err)
 	}
 	inner := net.JoinHostPort(spaces.Host.String(), port)
+	var ib *simulated
+	if opts.InfiniBand {
+		if ib, err = simulate(ctx, stateDir, opts.Nodes); err != nil {
+			return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
+		}
+		defer func() { err = errors.Join(err, ib.end(context.WithoutCancel(ctx))) }()
+	}
 	site, err := server.Open(server.Config{
-		Server: config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
+		InfiniBand: ib.settings(),
+		Server:     config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs, PKeyPool: ib.keys()}, Also: []string{inner}, Log: log,
 	})
 	if errors.Is(err, server.ErrStateInUse) {
 		return err // the namespaces are that server's
@@ -81,7 +89,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		for i, space := range spaces.Nodes {
 			agents.Go(func() { trust(ctx, stateDir, space.Name, log) })
 			agents.Go(func() {
-				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], log: log.With("node", space.Name)})
+				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], fabricPort: ib.port(i), log: log.With("node", space.Name)})
 			})
 		}
 		if ready != nil {
@@ -192,7 +200,9 @@ type agentProcess struct {
 	space  nodespace.Space
 	server string
 	share  share
-	log    *slog.Logger
+	// fabricPort is the node's port of the simulated fabric, as the agent's --fabric-port; empty: it has none.
+	fabricPort string
+	log        *slog.Logger
 }
 
 // restartPause is how long an agent that ended stays away: whoever killed it may want to look.
@@ -240,6 +250,9 @@ func (p agentProcess) run(ctx context.Context) error {
 	}
 	if p.share.shared {
 		args = append(args, "--shared-cpus")
+	}
+	if p.fabricPort != "" {
+		args = append(args, "--fabric-port", p.fabricPort)
 	}
 	if p.opts.BuildSources != "" {
 		args = append(args, "--build-sources", p.opts.BuildSources)

@@ -19,7 +19,7 @@ import (
 
 // lab is a simulated fabric whose subnet manager is on host n1.
 type lab struct {
-	t       *testing.T
+	t       testing.TB
 	fabric  *ibsim.Fabric
 	cfg     Config
 	manager *ibsim.Manager
@@ -29,9 +29,15 @@ type lab struct {
 	deaf  bool     // no signal reaches OpenSM
 }
 
+// newLab makes a lab for a test that runs beside others.
 func newLab(t *testing.T, topology ibsim.Topology) *lab {
 	t.Helper()
 	t.Parallel()
+	return startLab(t, topology)
+}
+
+func startLab(t testing.TB, topology ibsim.Topology) *lab {
+	t.Helper()
 	for _, program := range []string{"ibsim", "opensm", "ibnetdiscover"} {
 		needs.Program(t, program)
 	}

@@ -126,9 +126,6 @@ func (f *fabric) want(networks []site.Network) {
 			desired[p.At][n.Number] = p.Limited
 		}
 	}
-	if f.changed == nil {
-		f.changed = map[string]bool{}
-	}
 	for at, keys := range desired {
 		if !maps.Equal(keys, f.desired[at]) {
 			f.changed[at] = true

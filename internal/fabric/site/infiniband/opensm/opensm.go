@@ -96,7 +96,7 @@ func New(cfg Config) (*Site, error) {
 	if cfg.Reload == nil {
 		cfg.Reload = Reload
 	}
-	return &Site{cfg: cfg, patience: sweepTime, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port}}, nil
+	return &Site{cfg: cfg, patience: sweepTime, fabric: fabric{changed: map[string]bool{}}, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port}}, nil
 }
 
 // Apply writes the file of partitions and has OpenSM read it. While no OpenSM runs, the file is written all the same, and the error says so: it

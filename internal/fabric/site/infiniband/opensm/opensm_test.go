@@ -108,6 +108,16 @@ func TestAPortIsNeverPresentWhileOpenSMIsNotTold(t *testing.T) {
 	}
 }
 
+func TestAnExecutorThatIsStartedAnewReadsWhatIsThereBeforeItApplies(t *testing.T) {
+	l := newLab(t, ibsim.OneSwitch(3))
+	s := l.executor()
+	l.apply(s, epoch(1), l.network(0x10, 2))
+	l.observe(s)
+	if seen := l.observe(l.executor()); !l.has(seen, 0x10, 2) || seen.Epoch != (lifecycle.Epoch{}) {
+		t.Errorf("observed %+v", seen)
+	}
+}
+
 func TestAnEarlierFileThatOpenSMHasYetToCarryOutProvesNothing(t *testing.T) {
 	l := newLab(t, ibsim.OneSwitch(3))
 	s := l.executor()
