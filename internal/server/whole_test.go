@@ -52,10 +52,16 @@ func newMetalSite(t *testing.T) *metalSite {
 // serve starts the server, again at the address that it had.
 func (s *metalSite) serve() {
 	s.t.Helper()
-	control, err := server.Open(server.Config{
+	s.prepare(server.Config{
 		Server:  config.Server{StateDir: s.dir, Listen: s.address},
 		Fabrics: map[string]site.Site{"ib0": fabricfake.NewSite(s.tables)}, Log: slog.New(slog.DiscardHandler),
 	})
+}
+
+// prepare starts a server with this configuration.
+func (s *metalSite) prepare(cfg server.Config) {
+	s.t.Helper()
+	control, err := server.Open(cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -80,22 +86,35 @@ func (s *metalSite) goes(what string, run func(ctx context.Context) error) (stop
 	return stop
 }
 
+// nodeWith starts the agent of a node with one port on the fabric.
+func (s *metalSite) nodeWith(number int, guid string) {
+	s.t.Helper()
+	s.start(number, api.NodeCapacity{Ports: []api.NodePort{{Name: "0000:3b:00.0", Fabric: "ib0", At: guid}}})
+}
+
 // node starts the agent of a node with three GPUs, or with two ports on the fabric.
 func (s *metalSite) node(number int, gpu bool) {
 	s.t.Helper()
-	name := fmt.Sprint("n", number)
-	record := api.NodeRecord{Name: name, Underlay: fmt.Sprint("198.18.0.", number), AgentVersion: "test", Capacity: api.NodeCapacity{
-		Cores: []api.Core{{Slot: 0, CPU: 0}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, NUMANodes: []api.NUMANode{{MemoryBytes: 8 << 30}},
-	}}
+	var capacity api.NodeCapacity
 	for i := range 3 {
 		if gpu {
-			record.Capacity.Devices = append(record.Capacity.Devices, api.Device{
+			capacity.Devices = append(capacity.Devices, api.Device{
 				ID: fmt.Sprint("gpu", i), Class: "gpu", Counters: map[string]int64{"slices": 7}, Ways: map[string]api.DeviceWay{"whole": {Takes: map[string]int64{"slices": 7}}},
 			})
 		} else if i < 2 {
-			record.Capacity.Ports = append(record.Capacity.Ports, api.NodePort{Name: fmt.Sprintf("0000:3b:00.%d", i), Fabric: "ib0", At: fmt.Sprintf("0x%d%d", number, i)})
+			capacity.Ports = append(capacity.Ports, api.NodePort{Name: fmt.Sprintf("0000:3b:00.%d", i), Fabric: "ib0", At: fmt.Sprintf("0x%d%d", number, i)})
 		}
 	}
+	s.start(number, capacity)
+}
+
+// start starts the agent of a node with two cores and these devices and ports.
+func (s *metalSite) start(number int, capacity api.NodeCapacity) {
+	s.t.Helper()
+	name := fmt.Sprint("n", number)
+	capacity.Cores, capacity.MemoryBytes = []api.Core{{Slot: 0, CPU: 0}, {Slot: 1, CPU: 1}}, 8<<30
+	capacity.NUMANodes = []api.NUMANode{{MemoryBytes: 8 << 30}}
+	record := api.NodeRecord{Name: name, Underlay: fmt.Sprint("198.18.0.", number), AgentVersion: "test", Capacity: capacity}
 	host, networks := fake.NewHost(), &fabricfake.Fabric{}
 	s.hosts[name] = host
 	cfg := agent.Config{
