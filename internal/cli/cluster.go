@@ -60,17 +60,17 @@ type createFlags struct {
 	interconnect string
 	minRate      string
 	rdma         bool
-	networks    []string
-	guards      []string
-	rates       []string
-	marks       []string
-	interfaces  []string
-	limited     []string
-	disk        string
-	userData    string
-	hugePages   string
-	noWait      bool
-	timeout     time.Duration
+	networks     []string
+	guards       []string
+	rates        []string
+	marks        []string
+	interfaces   []string
+	limited      []string
+	disk         string
+	userData     string
+	hugePages    string
+	noWait       bool
+	timeout      time.Duration
 }
 
 func (a *app) clusterCreate() *cobra.Command {

@@ -231,7 +231,7 @@ func TestTheLongRunningCommandsGetTheirOptions(t *testing.T) {
 		"agent --name N_1": "DNS label", "agent --fabric ib1": "CELL=ADAPTER", "agent --fabric ib1=../x": "neither a PCI address",
 		"agent --fabric a=eth1 --fabric b=eth1": "twice", "agent --virtual-functions eth1=7": "--fabric CELL=eth1",
 		"agent --fabric a=eth1 --virtual-functions eth1=x": "ADAPTER=N", "agent --fabric a=eth1 --virtual-ports b": "no --fabric names that cell",
-		 "agent --huge-pages 3/2": "all, none, or a part such as 2/3", "agent --server h": "HOST:PORT", "demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
+		"agent --huge-pages 3/2": "all, none, or a part such as 2/3", "agent --server h": "HOST:PORT", "demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
 	} {
 		if r := sh.run(t, strings.Fields(args)...); r.code != cli.ExitUsage || !strings.Contains(r.err, say) {
 			t.Errorf("%s: exit code %d: %s", args, r.code, r.err)

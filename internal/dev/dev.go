@@ -60,16 +60,16 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		return fmt.Errorf("listen address %q: %w; write HOST:PORT", opts.Listen, err)
 	}
 	inner := net.JoinHostPort(spaces.Host.String(), port)
-	var ib *simulated
+	var ib *server.Simulated
 	if opts.InfiniBand {
-		if ib, err = simulate(ctx, stateDir, opts.Nodes); err != nil {
+		if ib, err = server.Simulate(ctx, stateDir, opts.Nodes); err != nil {
 			return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
 		}
-		defer func() { err = errors.Join(err, ib.end(context.WithoutCancel(ctx))) }()
+		defer func() { err = errors.Join(err, ib.End(context.WithoutCancel(ctx))) }()
 	}
 	site, err := server.Open(server.Config{
-		InfiniBand: ib.settings(),
-		Server:     config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs, PKeyPool: ib.keys()}, Also: []string{inner}, Log: log,
+		InfiniBand: ib.Settings(),
+		Server:     config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs, PKeyPool: ib.Keys()}, Also: []string{inner}, Log: log,
 	})
 	if errors.Is(err, server.ErrStateInUse) {
 		return err // the namespaces are that server's
@@ -89,7 +89,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		for i, space := range spaces.Nodes {
 			agents.Go(func() { trust(ctx, stateDir, space.Name, log) })
 			agents.Go(func() {
-				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], fabricPort: ib.port(i), log: log.With("node", space.Name)})
+				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], fabricPort: ib.Port(i), log: log.With("node", space.Name)})
 			})
 		}
 		if ready != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/bootagent/bootctl"
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )

@@ -1,4 +1,4 @@
-package dev
+package server
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
 	"github.com/nearmetal/nearmetal/internal/ibsim"
-	"github.com/nearmetal/nearmetal/internal/server"
 )
 
 const (
@@ -22,15 +21,15 @@ const (
 	managerPriority = 10
 )
 
-// simulated is a simulated InfiniBand fabric: each node has one port of a switch, and one more host has the subnet manager.
-type simulated struct {
+// Simulated is a simulated InfiniBand fabric for development: each node has one port of a switch, and one more host has the subnet manager.
+type Simulated struct {
 	fabric     *ibsim.Fabric
 	partitions string
 }
 
-// simulate starts the fabric.
-func simulate(ctx context.Context, stateDir string, nodes int) (*simulated, error) {
-	s := &simulated{partitions: filepath.Join(stateDir, "infiniband", infiniBandCell, "partitions.conf")}
+// Simulate starts a fabric for so many nodes. End ends it.
+func Simulate(ctx context.Context, stateDir string, nodes int) (*Simulated, error) {
+	s := &Simulated{partitions: filepath.Join(stateDir, "infiniband", infiniBandCell, "partitions.conf")}
 	// An OpenSM that a killed dev left is on a fabric that has ended.
 	if err := opensm.Stop(ctx, s.partitions); err != nil {
 		return nil, err
@@ -42,19 +41,19 @@ func simulate(ctx context.Context, stateDir string, nodes int) (*simulated, erro
 	return s, nil
 }
 
-// end ends OpenSM, and the fabric after it.
-func (s *simulated) end(ctx context.Context) error {
+// End ends OpenSM, and the fabric after it.
+func (s *Simulated) End(ctx context.Context) error {
 	return errors.Join(opensm.Stop(ctx, s.partitions), s.fabric.Close())
 }
 
-// settings are the fabric's for the server; of no fabric, none.
-func (s *simulated) settings() map[string]server.InfiniBand {
+// Settings are those of Config.InfiniBand; of no fabric, none.
+func (s *Simulated) Settings() map[string]InfiniBand {
 	if s == nil {
 		return nil
 	}
 	host := s.fabric.Hosts[len(s.fabric.Hosts)-1]
 	manager := infiniband.Manager{GUID: host.PortGUID(), Priority: managerPriority}
-	return map[string]server.InfiniBand{infiniBandCell: {
+	return map[string]InfiniBand{infiniBandCell: {
 		Settings: infiniband.Settings{
 			Mode: infiniband.Supervise, Directory: filepath.Dir(s.partitions), Partitions: s.partitions,
 			Manager: &manager, Managers: []infiniband.Manager{manager},
@@ -65,16 +64,16 @@ func (s *simulated) settings() map[string]server.InfiniBand {
 	}}
 }
 
-// keys are the partition keys of the site, as its --pkey-pool.
-func (s *simulated) keys() string {
+// Keys are the partition keys of the site, as its --pkey-pool.
+func (s *Simulated) Keys() string {
 	if s == nil {
 		return ""
 	}
 	return infiniBandKeys
 }
 
-// port returns the --fabric-port of the agent of a node, counted from 0; "": it has none.
-func (s *simulated) port(node int) string {
+// Port returns the --fabric-port of the agent of a node, counted from 0; "": it has none.
+func (s *Simulated) Port(node int) string {
 	if s == nil {
 		return ""
 	}
