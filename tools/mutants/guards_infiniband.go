@@ -20,7 +20,7 @@ var infiniBandGuards = []Mutant{
 		Guard:   "OpenSM is told to read its file",
 		File:    "internal/fabric/site/infiniband/opensm/process.go",
 		Find:    "if err := p.Signal(unix.SIGHUP); err != nil {",
-		Replace: "if err := error(nil); err != nil {",
+		Replace: "if err := p.Signal(unix.SIGCONT); err != nil {",
 		Test:    "./internal/fabric/site/infiniband/opensm TestTwoTenantsHavePartitionsOfTheirOwnAndShareStorageAsLimitedMembers",
 	},
 	{
