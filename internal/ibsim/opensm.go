@@ -23,7 +23,7 @@ type Manager struct {
 const quickTakeover = "sminfo_polling_timeout 200\npolling_retry_number 2\n"
 
 // Manage starts OpenSM on a host and waits until it is master or standby. Partitions is the path of its partitions file, which need not exist;
-// "": none. The higher of two priorities, 0 to 15, becomes master.
+// "": none. The higher of two priorities, 0 to 15, becomes master. It sweeps when it is signalled or a link changes, and not by time.
 func (f *Fabric) Manage(ctx context.Context, host string, priority int, partitions string) (*Manager, error) {
 	h, ok := f.Host(host)
 	if !ok {
@@ -41,7 +41,7 @@ func (f *Fabric) Manage(ctx context.Context, host string, priority int, partitio
 		return nil, err
 	}
 	m := &Manager{log: filepath.Join(dir, "opensm.log"), done: make(chan struct{})}
-	m.cmd = f.Command(context.WithoutCancel(ctx), host, "opensm", "-g", "0x"+h.PortGUID(), "-p", fmt.Sprint(priority), "-f", m.log, "-P", partitions, "-F", options, "-s", "2", "-d2")
+	m.cmd = f.Command(context.WithoutCancel(ctx), host, "opensm", "-g", "0x"+h.PortGUID(), "-p", fmt.Sprint(priority), "-f", m.log, "-P", partitions, "-F", options, "-s", "0", "-d2")
 	m.cmd.Env = append(m.cmd.Env, "OSM_TMP_DIR="+dir, "OSM_CACHE_DIR="+dir)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := m.cmd.Start(); err != nil {

@@ -21,7 +21,7 @@ var infiniBandGuards = []Mutant{
 		File:    "internal/fabric/site/infiniband/opensm/process.go",
 		Find:    "if err := p.Signal(unix.SIGHUP); err != nil {",
 		Replace: "if err := p.Signal(unix.SIGCONT); err != nil {",
-		Test:    "./internal/fabric/site/infiniband/opensm TestTwoTenantsHavePartitionsOfTheirOwnAndShareStorageAsLimitedMembers",
+		Test:    "./internal/fabric/site/infiniband/opensm TestAFileChangedByHandIsRestoredAndReported",
 	},
 	{
 		Guard:   "an executor of an earlier epoch is refused",
