@@ -17,13 +17,6 @@ var infiniBandGuards = []Mutant{
 		Test:    "./internal/fabric/site/infiniband/opensm TestEachContentHasAMarkerThatNoOtherMayHave",
 	},
 	{
-		Guard:   "OpenSM is told to read its file",
-		File:    "internal/fabric/site/infiniband/opensm/process.go",
-		Find:    "if err := p.Signal(unix.SIGHUP); err != nil {",
-		Replace: "if err := p.Signal(unix.SIGCONT); err != nil {",
-		Test:    "./internal/fabric/site/infiniband/opensm TestAFileChangedByHandIsRestoredAndReported",
-	},
-	{
 		Guard:   "an executor of an earlier epoch is refused",
 		File:    "internal/fabric/site/infiniband/opensm/opensm.go",
 		Find:    "if err := had.Epoch.Accept(epoch); err != nil {",
