@@ -22,8 +22,8 @@ func (n namespace) connects(to netip.Addr, port uint16) (answered bool, text str
 	return strings.Contains(text, " sees ") || strings.Contains(text, "connection refused"), text
 }
 
-// arrives reports whether a packet and the answer to it pass.
-func arrives(path packettrace.Path) bool {
+// passesBothWays reports whether a packet and the answer to it pass.
+func passesBothWays(path packettrace.Path) bool {
 	return packettrace.Passes(path.Request) && packettrace.Passes(path.Reply)
 }
 
@@ -82,7 +82,7 @@ func TestConnectionsToTheOutsidePassAsTraced(t *testing.T) {
 				to := netip.MustParseAddr(text)
 				path := packettrace.FollowOut(end, to, packettrace.Packet{Protocol: securitygroup.TCP, Port: 22})
 				got, answer := m.connects(to, 22)
-				if got != arrives(path) {
+				if got != passesBothWays(path) {
 					t.Errorf("seed %d, policy %d: member %d to %v: %q, traced %+v; open %v, groups %+v", seed, policy, i, to, answer, path, open, lab.networks[i].Groups)
 				}
 				source := "192.0.2.1"
@@ -140,7 +140,7 @@ func TestConnectionsToFloatingAddressesPassAsTraced(t *testing.T) {
 				{"a member on another node", lab.members[2].namespace, packettrace.FollowFloating(end(2, 1), end(0, 0), address, p)},
 			} {
 				got, answer := call.from.connects(address, port)
-				if got != arrives(call.path) {
+				if got != passesBothWays(call.path) {
 					t.Errorf("seed %d, policy %d: %s to port %d: %q, traced %+v; network %+v", seed, policy, call.who, port, answer, call.path, lab.networks[0])
 				}
 				if got {
