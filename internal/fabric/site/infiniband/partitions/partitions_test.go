@@ -24,7 +24,8 @@ func TestTheFileIsAsOpenSMReadsIt(t *testing.T) {
 			{Number: 0x10, Partition: api.Partition{IPoIB: true, MTUBytes: 4096, RateGbps: 100, ServiceLevel: 3}, Ports: []site.Port{
 				{At: "0002c90000000022", Limited: true}, {At: "0002c90000000011"},
 			}},
-			{Number: 0x11}, wide,
+			{Number: 0x11},
+			wide,
 		},
 	})
 	if err != nil {
