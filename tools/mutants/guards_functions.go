@@ -53,14 +53,14 @@ var functionGuards = []Mutant{
 	},
 	{
 		Guard:   "a member on a function of this node reaches the bridge over the VLAN only",
-		File:    "internal/fabric/function.go",
+		File:    "internal/fabric/functionport.go",
 		Find:    "\t\t\tif p.OnFunction() {\n",
 		Replace: "\t\t\tif p.OnFunction() && p.ID == \"\" {\n",
 		Test:    "./internal/fabric TestFunctionsAreOnNoBridge",
 	},
 	{
 		Guard:   "a function is one port's",
-		File:    "internal/fabric/function.go",
+		File:    "internal/fabric/functionport.go",
 		Find:    "\t\t\tholders[part] = p.ID\n",
 		Replace: "",
 		Test:    "./internal/fabric TestAFunctionOutOfPlaceIsRefused",

@@ -361,9 +361,9 @@ var siteGuards = []Mutant{
 	},
 	{
 		Guard:   "a node that is known only by what it holds gets nothing",
-		File:    "internal/placement/viewrows.go",
-		Find:    "append(v.rows, row{state: rowUnavailable, ",
-		Replace: "append(v.rows, row{",
+		File:    "internal/placement/topology.go",
+		Find:    "row{state: rowUnavailable, ",
+		Replace: "row{",
 		Test:    "./internal/placement TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing",
 	},
 	{
