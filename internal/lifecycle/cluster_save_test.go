@@ -118,6 +118,11 @@ func TestHowAClusterIsSaved(t *testing.T) {
 			},
 		},
 		{
+			"it goes on only when no node tells of the failure any more", api.ClusterRestoring,
+			func(l *life) { l.save(); l.gaveUp(); l.seeAll(ready); l.fail("a1", "the disk is full") },
+			[]string{},
+		},
+		{
 			"so does the deadline", api.ClusterSaving,
 			func(l *life) {
 				l.save()

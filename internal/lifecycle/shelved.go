@@ -163,7 +163,8 @@ func (l *look) planRestoring(saveAgain bool) []ClusterOperation {
 	coming, blocked, pending := false, false, false
 	for _, m := range l.members {
 		next, placed := l.successors[m.ID]
-		if m.loss == "" && m.phase != api.MemberReady {
+		// A failure is that of the save that was given up, until the node has heard so: another save would be given up for it at once.
+		if m.loss == "" && (m.phase != api.MemberReady || m.seen.Failure != "") {
 			coming = true
 		}
 		if placed {

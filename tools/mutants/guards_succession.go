@@ -45,6 +45,13 @@ var successionGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
 	},
 	{
+		Guard:   "a cluster goes on from a failed save only when no node tells of the failure any more",
+		File:    "internal/lifecycle/shelved.go",
+		Find:    `m.phase != api.MemberReady || m.seen.Failure != ""`,
+		Replace: `m.phase != api.MemberReady`,
+		Test:    "./internal/lifecycle TestHowAClusterIsSaved",
+	},
+	{
 		Guard:   "a save that failed is given up once",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    `return intent.Saved != gaveUp(intent, record)`,
