@@ -90,8 +90,12 @@ func inGuest(ctx context.Context, cacheDir string, packages []string, config gue
 		return 0, err
 	}
 	if config.Adapters > 0 { // its machines boot what it boots
-		config.Shares = append(config.Shares, filepath.Dir(config.Image.Kernel))
-		config.Env = append(config.Env, "NEARMETAL_GUEST_KERNEL="+config.Image.Kernel)
+		kernel, err := guest.PlainKernel(ctx, config.Image)
+		if err != nil {
+			return 0, err
+		}
+		config.Shares = append(config.Shares, filepath.Dir(kernel))
+		config.Env = append(config.Env, "NEARMETAL_GUEST_KERNEL="+kernel)
 	}
 	machine, err := guest.Start(ctx, config)
 	if err != nil {
