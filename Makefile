@@ -121,8 +121,7 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest)
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest)
 
 # Needs no emulated machine, but minutes of two cores.
 test-fabrics: setup smp ## change the partitions of 100 tenants at once on a simulated fat tree of 648 hosts, compare all tables, and measure

@@ -216,10 +216,19 @@ func (m *mirror) checkClaims(in *api.ClusterIntent, a *api.Assignment, claims ma
 		if g.Name != a.Group {
 			continue
 		}
+		asked := map[claimKey]claimed{}
 		for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
 			key := claimKey{r.Class, r.Way}
-			if got := claims[key]; got.all != r.Count || !r.Remote && got.own != r.Count {
-				m.w.fail("devices", "%s asked for %+v and has %d, %d of its own node", a.ID, r, got.all, got.own)
+			sum := asked[key]
+			sum.all += r.Count
+			if !r.Remote {
+				sum.own += r.Count
+			}
+			asked[key] = sum
+		}
+		for key, want := range asked {
+			if got := claims[key]; got.all != want.all || got.own < want.own {
+				m.w.fail("devices", "%s asked for %d of %v, %d of its own node, and has %d, %d of its own node", a.ID, want.all, key, want.own, got.all, got.own)
 			}
 			delete(claims, key)
 		}

@@ -169,11 +169,10 @@ func TestWhatNoAdapterEnforcesIsRefusedOnFunctions(t *testing.T) {
 		place  fabric.Place
 		want   error
 	}{
-		"a network of tunnels": {func(n *fabric.Network) { n.Technology, n.VLAN = "", 0 }, place, fabric.ErrFunctionUnfit},
-		"marked packets":       {func(n *fabric.Network) { n.Ports[0].DSCP = "10" }, place, fabric.ErrFunctionUnfit},
-		"a veth port":          {func(*fabric.Network) {}, fabric.Namespace("/proc/self/ns/net"), fabric.ErrPortKind},
-		"another kind":         {func(*fabric.Network) {}, fabric.Place{Kind: api.PortPF, At: playedPCI}, fabric.ErrPortKind},
-		"an ordinary member":   {func(n *fabric.Network) { n.Ports[0].Function = fabric.Function{} }, place, fabric.ErrPortKind},
+		"marked packets":     {func(n *fabric.Network) { n.Ports[0].DSCP = "10" }, place, fabric.ErrFunctionUnfit},
+		"a veth port":        {func(*fabric.Network) {}, fabric.Namespace("/proc/self/ns/net"), fabric.ErrPortKind},
+		"another kind":       {func(*fabric.Network) {}, fabric.Place{Kind: api.PortPF, At: playedPCI}, fabric.ErrPortKind},
+		"an ordinary member": {func(n *fabric.Network) { n.Ports[0].Function = fabric.Function{} }, place, fabric.ErrPortKind},
 	} {
 		network := functionNetwork()
 		c.change(&network)
