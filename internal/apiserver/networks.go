@@ -343,7 +343,7 @@ func networkExists(name string, deleting bool) *failure {
 	if deleting {
 		return fail(codeNetworkExists, "network %q is still being deleted; wait until it is gone, or choose another name", api.ProjectNetwork(name))
 	}
-	return fail(codeNetworkExists, "network %q already exists; choose another name, or delete it first: nearmetal network delete %s", api.ProjectNetwork(name), name)
+	return fail(codeNetworkExists, "network %q already exists; choose another name, or delete it first: nearmetal network delete %s", api.ProjectNetwork(name), api.ProjectNetwork(name))
 }
 
 // subnetTaken names the other network only to who may know of it.
