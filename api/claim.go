@@ -64,6 +64,8 @@ type DeviceClaim struct {
 	Way    string `json:"way"`
 	// Part is which of several equal parts it is, such as "vf3" for the virtual function with index 3; empty where parts have no names.
 	Part string `json:"part,omitempty"`
+	// GUID is that of the device, where the part is an InfiniBand adapter's whole port.
+	GUID string `json:"guid,omitempty"`
 	// Takes is how much of the device's counters the part takes. It counts for quotas and usage, also when the device is no longer known.
 	Takes map[string]int64 `json:"takes"`
 }
@@ -88,7 +90,8 @@ type PortClaim struct {
 	// Address is the member's in that network. MAC is the address of its interface, locally administered (IEEE 802c).
 	Address netip.Addr `json:"address"`
 	MAC     string     `json:"mac"`
-	// GUID is the port GUID on InfiniBand, 16 hexadecimal digits such as 0e6d000000000003; empty elsewhere.
+	// GUID is the port GUID on InfiniBand, 16 hexadecimal digits such as 0e6d000000000003: of a whole port the adapter's own, else one that the site
+	// gave. It is empty elsewhere.
 	GUID string `json:"guid,omitempty"`
 	// Limited: on InfiniBand, the port reaches full members of the partition only (InfiniBand Architecture Specification 1.2.1, 10.9.3).
 	Limited bool `json:"limited,omitempty"`

@@ -8,6 +8,8 @@ type Device struct {
 	NUMANode int    `json:"numa_node"`
 	// Cell is the cell of the fabric that the device's port is connected to; empty for a device without a port.
 	Cell string `json:"cell,omitempty"`
+	// GUID is the GUID of an InfiniBand adapter's own port, 16 hexadecimal digits; empty where it is not known, and elsewhere.
+	GUID string `json:"guid,omitempty"`
 	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
 	// Ways are the ways to hand out the device, by name.

@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
+	"github.com/nearmetal/nearmetal/internal/fabric/node/simulated"
 	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
 )
@@ -33,21 +34,36 @@ type adapters struct {
 }
 
 // openFabric opens what ports of members are made by: the node's adapters and its networks. key is the public one for an encrypted underlay.
-func openFabric(ctx context.Context, opts config.Agent, underlay netip.Addr, dir string, log *slog.Logger) (networks *fabricnode.Fabric, ports *adapters, key string, err error) {
-	if ports, err = openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log); err != nil {
+func openFabric(ctx context.Context, opts config.Agent, underlay netip.Addr, dir string, log *slog.Logger) (networks *fabricnode.Fabric, read adapterReader, key string, err error) {
+	cfg := fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate), Trunk: opts.TrunkInterface}, Logger: log}
+	if cfg.Functions, read, err = openFunctions(ctx, opts, dir, log); err != nil {
 		return nil, nil, "", err
 	}
-	go ports.keep(ctx)
-	cfg := fabricnode.Config{Config: plan.Config{Underlay: underlay, UplinkRate: int64(opts.UplinkRate), Trunk: opts.TrunkInterface}, Logger: log, Functions: ports.functions}
 	networks, key, err = openNetworks(ctx, cfg, dir)
-	return networks, ports, key, err
+	return networks, read, key, err
 }
 
-// use lets the agent report the adapters that the options name. Without any nothing is reported.
-func (x *adapters) use(cfg *Config) {
-	if len(x.cells)+len(x.missing) > 0 {
-		cfg.Adapters = x.read
+// adapterReader reads what the node offers of its adapters, and what is to be said of them; nil: the options name none.
+type adapterReader func(context.Context) ([]api.Device, []api.Adapter, error)
+
+// openFunctions opens the node's adapters, or the simulated one.
+func openFunctions(ctx context.Context, opts config.Agent, dir string, log *slog.Logger) (fabricnode.FunctionHolder, adapterReader, error) {
+	if opts.Simulated != (config.SimulatedPort{}) {
+		adapter, err := simulated.Open(filepath.Join(dir, "functions"), opts.Simulated.Cell, opts.Simulated.GUID)
+		if err != nil {
+			return nil, nil, err
+		}
+		return adapter, adapter.Offer, nil
 	}
+	ports, err := openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	go ports.keep(ctx)
+	if len(ports.cells)+len(ports.missing) == 0 {
+		return ports.functions, nil, nil
+	}
+	return ports.functions, ports.read, nil
 }
 
 // openAdapters carries the options about adapters out: adapters forget the number of their functions at a reboot. What can't be done is reported with
@@ -172,7 +188,7 @@ func offerAdapter(a sriov.Adapter, cell string, addressed, virtualPorts bool) (a
 	}
 	device := api.Device{ID: a.PCI, Class: classEthernet, NUMANode: a.NUMANode, Cell: cell, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{}}
 	if a.Layer == sriov.InfiniBand {
-		device.Class = classInfiniBand
+		device.Class, device.GUID = classInfiniBand, a.GUID
 	}
 	say := func(format string, args ...any) {
 		shown.Problems = append(shown.Problems, fmt.Sprintf(format, args...))

@@ -57,7 +57,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	networks, ports, key, err := openFabric(ctx, opts, underlay, dir, log)
+	networks, adapters, key, err := openFabric(ctx, opts, underlay, dir, log)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	}
 	useTrunk(ctx, &cfg, &node, opts.TrunkInterface, networks.Underlay)
 	known.Use(&cfg)
-	ports.use(&cfg)
+	cfg.Adapters = adapters
 	// Images have connections of their own: else a large one would hold up what the stream says.
 	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())
 	if err != nil {

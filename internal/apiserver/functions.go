@@ -57,12 +57,10 @@ func infiniBandProblem(g *api.Group, on api.GroupNetwork) (field, problem string
 	switch {
 	case g.Stack == api.StackMetal:
 		return "interface", "members that get whole nodes can't join a partition yet; their nodes' ports are in the partition of the cluster's own network"
-	case on.Interface == api.InterfacePF:
-		return "interface", "a whole port of an InfiniBand adapter can't be handed out yet: its GUID is the adapter's own, which nobody could fence; write vf"
 	case on.Interface == api.InterfaceMACVTAP:
-		return "interface", "macvtap is an Ethernet interface, and InfiniBand carries no Ethernet; write vf"
-	case on.Interface != api.InterfaceVF:
-		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s, and VXLAN over IPoIB is not built; write vf", defaultInterface(g, on))
+		return "interface", "macvtap is an Ethernet interface, and InfiniBand carries no Ethernet; write vf, or pf for a whole port"
+	case !on.Interface.OnFunction():
+		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s, and VXLAN over IPoIB is not built; write vf, or pf for a whole port", defaultInterface(g, on))
 	default:
 		return unenforced(on)
 	}

@@ -48,7 +48,6 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 		{"a container on a partition", api.StackContainer, on("project/ib", ""), "InfiniBand can't be bridged to a port of kind veth, and VXLAN over IPoIB is not built; write vf"},
 		{"a machine on a partition", api.StackVM, on("project/ib", "virtio"), "InfiniBand can't be bridged to a port of kind virtio"},
 		{"macvtap on a partition", api.StackVM, on("project/ib", "macvtap"), "InfiniBand carries no Ethernet; write vf"},
-		{"a whole port on a partition", api.StackVM, on("project/ib", "pf"), "a whole port of an InfiniBand adapter can't be handed out yet"},
 		{"macvtap of a container", api.StackContainer, on("project/wire", "macvtap"), `"macvtap" is for virtual machines`},
 		{"veth of a machine", api.StackVM, on("project/wire", "veth"), `"veth" is for containers`},
 		{"another kind", api.StackVM, on("project/wire", "vff"), `"vff" is no kind of port; did you mean "vf"?`},
@@ -68,8 +67,10 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 	}
 	full := on("project/ib", "vf")
 	full.Limited = true
-	if err := create("good", api.StackContainer, full); err != nil {
-		t.Fatal(err)
+	for name, n := range map[string]api.GroupNetwork{"good": full, "whole": on("project/ib", "pf")} {
+		if err := create(name, api.StackContainer, n); err != nil {
+			t.Fatal(err)
+		}
 	}
 	got, err := c.Cluster(t.Context(), "good")
 	if n := got.Spec.Groups[0].Networks; err != nil || len(n) != 1 || n[0].Interface != api.InterfaceVF || !n[0].Limited || n[0].String() != "project/ib:vf:limited" {

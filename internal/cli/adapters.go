@@ -21,13 +21,21 @@ const maxFunctions = 65535
 // adapterName is a PCI address, or a name that the kernel takes for an interface.
 var adapterName = regexp.MustCompile(`^([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]|[A-Za-z0-9][A-Za-z0-9_.-]{0,14})$`)
 
+// portGUID is the GUID of an InfiniBand port.
+var portGUID = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
 // adapterOptions are the options of the agent that concern adapters, as they are written.
-type adapterOptions struct{ fabrics, functions, virtualPorts []string }
+type adapterOptions struct {
+	fabrics, functions, virtualPorts []string
+	simulated                        string
+}
 
 func (o *adapterOptions) flags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&o.fabrics, "fabric", nil, "adapter that members may have, with the cell it is connected to: CELL=ADAPTER, by PCI address or interface, like ib1=0000:3b:00.0; may be repeated")
 	cmd.Flags().StringArrayVar(&o.functions, "virtual-functions", nil, "number of virtual functions that an adapter gets whenever the agent starts: ADAPTER=N, named as in --fabric; may be repeated")
 	cmd.Flags().StringSliceVar(&o.virtualPorts, "virtual-ports", nil, "InfiniBand cells whose subnet manager has virtualization, which functions of mlx5 adapters need")
+	cmd.Flags().StringVar(&o.simulated, "simulated-adapter", "", "CELL/GUID of the port of a simulated adapter, which 'nearmetal dev --infiniband' gives its nodes")
+	_ = cmd.Flags().MarkHidden("simulated-adapter")
 }
 
 // read checks the options and adds them to opts.
@@ -41,6 +49,15 @@ func (o *adapterOptions) read(opts *config.Agent) (err error) {
 		}
 	}
 	opts.VirtualPorts = o.virtualPorts
+	if o.simulated != "" {
+		var found bool
+		if opts.Simulated.Cell, opts.Simulated.GUID, found = strings.Cut(o.simulated, "/"); !found || !portGUID.MatchString(opts.Simulated.GUID) {
+			return usage("--simulated-adapter %q: write CELL/GUID, such as ib0/0002c90000200001", o.simulated)
+		}
+		if len(opts.Fabrics) > 0 {
+			return usage("--simulated-adapter: a node with real adapters (--fabric) has no simulated one")
+		}
+	}
 	return checkAdapters(*opts)
 }
 

@@ -176,6 +176,8 @@ type Agent struct {
 	VirtualFunctions map[string]int
 	// VirtualPorts are the cells whose subnet manager has virtualization.
 	VirtualPorts []string
+	// Simulated is where the node's port on a simulated fabric is, for members that get that port; zero: it has none.
+	Simulated SimulatedPort
 	// FabricPorts are ports of this machine on fabrics of the site, for members that get the whole machine.
 	FabricPorts []api.NodePort
 	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
@@ -202,6 +204,13 @@ type FabricPort struct {
 	Cell string
 	// Adapter is its PCI address, such as 0000:3b:00.0, or the name of its network interface when the agent starts.
 	Adapter string
+}
+
+// SimulatedPort is a node's port on a simulated InfiniBand fabric.
+type SimulatedPort struct {
+	Cell string
+	// GUID is 16 hexadecimal digits.
+	GUID string
 }
 
 // PeerListenOff is the value of Agent.PeerListen that serves no images to other nodes.

@@ -60,16 +60,13 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		return fmt.Errorf("listen address %q: %w; write HOST:PORT", opts.Listen, err)
 	}
 	inner := net.JoinHostPort(spaces.Host.String(), port)
-	var ib *server.Simulated
+	simulated := 0
 	if opts.InfiniBand {
-		if ib, err = server.Simulate(ctx, stateDir, opts.Nodes); err != nil {
-			return errors.Join(err, leave(context.WithoutCancel(ctx), opts, names, log))
-		}
-		defer func() { err = errors.Join(err, ib.End(context.WithoutCancel(ctx))) }()
+		simulated = opts.Nodes
 	}
 	site, err := server.Open(server.Config{
-		InfiniBand: ib.Settings(),
-		Server:     config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs, PKeyPool: ib.Keys()}, Also: []string{inner}, Log: log,
+		SimulatedNodes: simulated,
+		Server:         config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
 	})
 	if errors.Is(err, server.ErrStateInUse) {
 		return err // the namespaces are that server's
@@ -89,7 +86,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 		for i, space := range spaces.Nodes {
 			agents.Go(func() { trust(ctx, stateDir, space.Name, log) })
 			agents.Go(func() {
-				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], fabricPort: ib.Port(i), log: log.With("node", space.Name)})
+				keepAgent(ctx, agentProcess{opts: opts, space: space, server: site.Addresses()[1], share: shares[i], fabricPort: site.SimulatedPort(i), log: log.With("node", space.Name)})
 			})
 		}
 		if ready != nil {
@@ -200,7 +197,7 @@ type agentProcess struct {
 	space  nodespace.Space
 	server string
 	share  share
-	// fabricPort is the node's port of the simulated fabric, as the agent's --fabric-port; empty: it has none.
+	// fabricPort is where the node's port is on the simulated fabric, CELL/GUID; empty: it has none.
 	fabricPort string
 	log        *slog.Logger
 }
@@ -252,7 +249,7 @@ func (p agentProcess) run(ctx context.Context) error {
 		args = append(args, "--shared-cpus")
 	}
 	if p.fabricPort != "" {
-		args = append(args, "--fabric-port", p.fabricPort)
+		args = append(args, "--fabric-port", "ib0="+p.fabricPort, "--simulated-adapter", p.fabricPort)
 	}
 	if p.opts.BuildSources != "" {
 		args = append(args, "--build-sources", p.opts.BuildSources)

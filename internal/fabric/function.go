@@ -142,6 +142,8 @@ type FunctionState struct {
 	Interface string
 	RDMA      string
 	NUMANode  int
+	// Simulated: it carries no data, and members get no interface of it.
+	Simulated bool
 }
 
 // partPrefix begins the names of parts that are virtual functions.

@@ -1,7 +1,7 @@
 // Package ibsim starts simulated InfiniBand fabrics: the program ibsim with a generated topology, and programs that see the fabric as if they ran
 // on one of its hosts, such as OpenSM and those of infiniband-diags.
 //
-// Several fabrics may run at once, beside others' on the same machine. Nothing is left of one after Close. It carries subnet management only:
+// Several fabrics may run at once, beside others' on the same machine. Nothing is left of one after Close, and no process of it after this one was killed. It carries subnet management only:
 // there is no data on it, no virtual port, and no M_Key. It is for `nearmetal dev` and for tests, and must never be used on hosts with
 // InfiniBand adapters, which their programs would not see. Start with Start.
 package ibsim
@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +38,7 @@ type Fabric struct {
 	name    string // of its sockets, which are in the abstract namespace
 	preload string
 	cmd     *exec.Cmd
+	ended   <-chan struct{}
 	in      io.WriteCloser
 
 	mu      sync.Mutex // held during a command
@@ -82,8 +84,8 @@ func (f *Fabric) start(ctx context.Context, program string) error {
 	cmd := exec.Command(program, "-s", net)
 	cmd.Dir = f.dir
 	cmd.Env = append(os.Environ(), "IBSIM_SOCKNAME="+f.name)
-	// Signals of a terminal are not for it. When this process ends, so does its standard input, and with that ibsim.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// Signals of a terminal are not for it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	var err error
 	if f.in, err = cmd.StdinPipe(); err != nil {
 		return err
@@ -92,13 +94,30 @@ func (f *Fabric) start(ctx context.Context, program string) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if f.ended, err = startBound(cmd); err != nil {
 		return fmt.Errorf("start ibsim: %w", err)
 	}
 	f.cmd = cmd
 	go f.read(out)
 	_, err = f.prompt(ctx)
 	return err
+}
+
+// startBound starts a program that ends with this process, and waits for its end. The kernel sends Pdeathsig when the thread ends that started the
+// program (prctl(2)), so that thread waits for it, and does nothing else.
+func startBound(cmd *exec.Cmd) (ended <-chan struct{}, err error) {
+	started, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(done)
+		}
+	}()
+	return done, <-started
 }
 
 // read passes on what ibsim writes, up to each of its prompts.
@@ -182,7 +201,7 @@ func (f *Fabric) Close() error {
 	if f.cmd != nil {
 		_ = f.in.Close()
 		_ = f.cmd.Process.Kill()
-		_ = f.cmd.Wait()
+		<-f.ended
 		for range f.prompts {
 		}
 	}

@@ -16,7 +16,7 @@ import (
 type Manager struct {
 	cmd  *exec.Cmd
 	log  string
-	done chan struct{}
+	done <-chan struct{}
 }
 
 // quickTakeover makes a standby notice in less than a second that the master is gone, instead of in 40 seconds.
@@ -40,14 +40,13 @@ func (f *Fabric) Manage(ctx context.Context, host string, priority int, partitio
 	if err := os.WriteFile(options, []byte(quickTakeover), 0o600); err != nil {
 		return nil, err
 	}
-	m := &Manager{log: filepath.Join(dir, "opensm.log"), done: make(chan struct{})}
+	m := &Manager{log: filepath.Join(dir, "opensm.log")}
 	m.cmd = f.Command(context.WithoutCancel(ctx), host, "opensm", "-g", "0x"+h.PortGUID(), "-p", fmt.Sprint(priority), "-f", m.log, "-P", partitions, "-F", options, "-s", "0", "-d2")
 	m.cmd.Env = append(m.cmd.Env, "OSM_TMP_DIR="+dir, "OSM_CACHE_DIR="+dir)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := m.cmd.Start(); err != nil {
+	if m.done, err = startBound(m.cmd); err != nil {
 		return nil, fmt.Errorf("start OpenSM: %w", err)
 	}
-	go func() { _ = m.cmd.Wait(); close(m.done) }()
 	if err := m.await(ctx); err != nil {
 		m.Stop()
 		return nil, err

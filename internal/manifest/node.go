@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -177,8 +178,11 @@ func (c *nodeCheck) capacity(capacity *api.NodeCapacity) {
 	}
 }
 
+// guidText is a GUID of InfiniBand as fabrics write it.
+var guidText = regexp.MustCompile(`^[0-9a-f]{16}$`)
+
 func (c *nodeCheck) devices(devices []api.Device) {
-	ids, counters := map[string]bool{}, map[[2]string]bool{}
+	ids, guids, counters := map[string]bool{}, map[string]bool{}, map[[2]string]bool{}
 	for i := range devices {
 		d := &devices[i]
 		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell})
@@ -186,6 +190,10 @@ func (c *nodeCheck) devices(devices []api.Device) {
 			c.add("device %s is listed twice or has no ID", printable(d.ID))
 		}
 		ids[d.ID] = true
+		if d.GUID != "" && (d.Cell == "" || guids[d.GUID] || !guidText.MatchString(d.GUID) || strings.Trim(d.GUID, "0") == "") {
+			c.add("the GUID %s of device %s is not 16 hexadecimal digits in lower case, is that of another device, or is on no fabric", printable(d.GUID), printable(d.ID))
+		}
+		guids[d.GUID] = true
 		c.count("counters of device "+printable(d.ID), len(d.Counters), maxDeviceEntries)
 		c.count("ways to hand out device "+printable(d.ID), len(d.Ways), maxDeviceEntries)
 		c.amounts(d.ID, d.Counters)

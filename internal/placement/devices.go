@@ -124,6 +124,29 @@ func acceptable(r api.DeviceRequest) func(*device.Device) bool {
 	}
 }
 
+// wholeHCA reports whether a request is for a whole port of an InfiniBand adapter, which has a GUID of its own.
+func wholeHCA(r api.DeviceRequest) bool {
+	return r.Class == api.ClassHCA && r.Way == string(api.InterfacePF)
+}
+
+// fitting is acceptable for a node's devices: nobody could put a whole port into a partition, nor prove it clean, whose GUID is not known.
+func fitting(n *node, r api.DeviceRequest) func(*device.Device) bool {
+	fits := acceptable(r)
+	if !wholeHCA(r) {
+		return fits
+	}
+	return func(d *device.Device) bool { return fits(d) && guidOf(n, d.ID) != "" }
+}
+
+// guidOf is the GUID of a device's own port, "" where it is not known.
+func guidOf(n *node, id string) string {
+	i := slices.IndexFunc(n.record.Capacity.Devices, func(d api.Device) bool { return d.ID == id })
+	if i < 0 {
+		return ""
+	}
+	return n.record.Capacity.Devices[i].GUID
+}
+
 func takeClaims(free *partsFree, a *api.Assignment) error {
 	for _, c := range a.Devices {
 		if err := free.take(c, a.ID); err != nil {
@@ -217,12 +240,15 @@ func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count in
 	}
 	trees[id] = tree
 	for ; count > 0; count-- {
-		parts, refusal := tree.Place([]device.Request{{Way: r.Way, Count: 1, Suits: acceptable(r)}})
+		parts, refusal := tree.Place([]device.Request{{Way: r.Way, Count: 1, Suits: fitting(n, r)}})
 		if refusal != nil {
 			break
 		}
 		claim := api.DeviceClaim{Class: r.Class, Device: parts[0][0].Device, Way: r.Way}
 		claim.Takes = takesOf(n, claim)
+		if wholeHCA(r) {
+			claim.GUID = guidOf(n, claim.Device)
+		}
 		claim.Part = tree.partOf(claim)
 		if tree.take(claim, "a member to be") != nil {
 			break

@@ -38,7 +38,7 @@ func (f *finder) roomDevices(id, most int32) int32 {
 	take := func(requests []api.DeviceRequest) bool {
 		for _, r := range requests {
 			for range r.Count {
-				parts, refusal := free.Place([]device.Request{{Way: r.Way, Count: 1, Suits: acceptable(r)}})
+				parts, refusal := free.Place([]device.Request{{Way: r.Way, Count: 1, Suits: fitting(f.v.nodes[id], r)}})
 				if refusal != nil || free.Take(parts[0][0]) != nil {
 					return false
 				}
@@ -61,6 +61,9 @@ func (f *finder) roomDevices(id, most int32) int32 {
 func onFunction(r api.DeviceRequest) bool {
 	return !r.Remote && (r.Class == api.ClassNIC || r.Class == api.ClassHCA) && api.Interface(r.Way).OnFunction()
 }
+
+// counterPort counts an adapter's port, which has one owner or none.
+const counterPort = "port"
 
 // functionText says for people what a port is on.
 func functionText(r api.DeviceRequest) string {
@@ -121,7 +124,12 @@ func (s *Sketch) functionProblem(id int32, r api.DeviceRequest) string {
 		vfs, left := d.Counters[api.CounterVF], int64(0)
 		left, _ = free.Free(d.ID, api.CounterVF)
 		keys, counted := free.Free(d.ID, counterPKeys)
+		ports, _ := free.Free(d.ID, counterPort)
 		switch {
+		case wholeHCA(r) && d.GUID == "":
+			texts = append(texts, fmt.Sprintf("the GUID of %s is not known", d.ID))
+		case ports < way.Takes[counterPort] && vfs == left:
+			texts = append(texts, fmt.Sprintf("the whole port of %s is taken", d.ID))
 		case r.Way == string(api.InterfacePF) && left < vfs:
 			texts = append(texts, fmt.Sprintf("%d of %d virtual functions of %s are taken, so the whole port can't be", vfs-left, vfs, d.ID))
 		case counted && keys < 1 && left > 0:
@@ -170,6 +178,11 @@ func setFunction(port *api.PortClaim, n *api.Network, on api.GroupNetwork, claim
 		return nil
 	case api.TechnologyInfiniBand:
 		guid := GUID(n.Index, host)
+		if on.Interface == api.InterfacePF {
+			if guid = claim.GUID; guid == "" {
+				return fmt.Errorf("the GUID of %s, whose whole port is to be in network %s, is not known", claim.Device, n.Name)
+			}
+		}
 		port.GUID, port.At, port.Fabric, port.Limited = guid, guid, n.Cell, on.Limited
 		return nil
 	default:

@@ -70,17 +70,35 @@ func ownBoot(view *state.View, node *api.NodeRecord) error {
 
 // ownPorts refuses a node that calls a place on a fabric its own which another node has: it would get into that one's networks.
 func ownPorts(view *state.View, node *api.NodeRecord) error {
-	if len(node.Capacity.Ports) == 0 {
+	own := placesOf(&node.Capacity)
+	if len(own) == 0 {
 		return nil
 	}
 	for other := range view.Agents() {
-		for _, theirs := range other.Capacity.Ports {
-			if other.Name != node.Name && slices.ContainsFunc(node.Capacity.Ports, func(p api.NodePort) bool { return p.Fabric == theirs.Fabric && p.At == theirs.At }) {
+		if other.Name == node.Name {
+			continue
+		}
+		for _, theirs := range placesOf(&other.Capacity) {
+			if slices.Contains(own, theirs) {
 				return fmt.Errorf("port %s of fabric %s is that of node %s; if the cable was moved, run: nearmetal node forget %s", theirs.At, theirs.Fabric, other.Name, other.Name)
 			}
 		}
 	}
 	return nil
+}
+
+// placesOf are the places on fabrics that a node calls its own: of its ports, and of adapters whose whole ports members may have.
+func placesOf(capacity *api.NodeCapacity) []api.NodePort {
+	var all []api.NodePort
+	for _, p := range capacity.Ports {
+		all = append(all, api.NodePort{Fabric: p.Fabric, At: p.At})
+	}
+	for i := range capacity.Devices {
+		if d := &capacity.Devices[i]; d.GUID != "" {
+			all = append(all, api.NodePort{Fabric: d.Cell, At: d.GUID})
+		}
+	}
+	return all
 }
 
 // addresses is what the API tells of the provisioning network.

@@ -69,6 +69,8 @@ type Server struct {
 	opened []netip.Prefix
 	// supervisors keep the subnet managers of this machine running.
 	supervisors []opensm.Supervisor
+	// simulated is the fabric that this server simulates; nil: none.
+	simulated *simulated
 }
 
 // Config is what a server needs.
@@ -80,7 +82,9 @@ type Config struct {
 	Fabrics map[string]fabricsite.Site
 	// InfiniBand are InfiniBand fabrics, by cell, beside those of InfiniBandFiles.
 	InfiniBand map[string]InfiniBand
-	Log        *slog.Logger
+	// SimulatedNodes is how many nodes have a port of a simulated InfiniBand fabric, cell ib0, which the server runs itself; 0: there is none.
+	SimulatedNodes int
+	Log            *slog.Logger
 }
 
 // Open takes the state directory and the addresses, so that what is wrong with them is told before anything starts.
@@ -116,6 +120,9 @@ func (s *Server) open() error {
 		return err
 	}
 	if s.vlans, err = vlanPool(s.cfg.VLANPool); err != nil {
+		return err
+	}
+	if err := s.openSimulated(); err != nil {
 		return err
 	}
 	if s.pkeys, err = pkeyPool(s.cfg.PKeyPool); err != nil {
@@ -186,6 +193,10 @@ func (s *Server) Close() error {
 				errs = append(errs, err)
 			}
 		}
+	}
+	if s.simulated != nil {
+		errs = append(errs, s.simulated.end(context.Background()))
+		s.simulated = nil
 	}
 	return errors.Join(append(errs, s.lock.Close())...)
 }

@@ -155,6 +155,8 @@ func (f *Fabric) moveFunction(ctx context.Context, network fabric.Network, port 
 			return err
 		case state.PCI != place.At:
 			return fmt.Errorf("%s is at %s, not at %s", port.Function, state.PCI, place.At)
+		case state.Simulated:
+			return nil
 		case state.Interface == "":
 			return fmt.Errorf("%s has no network interface with driver %q", port.Function, state.Driver)
 		}
@@ -280,7 +282,7 @@ func (f *Fabric) takeBack(ctx context.Context, owner fabric.FunctionOwner, funct
 			return nil // Release knows what that means
 		case err != nil:
 			return err
-		case state.Driver == "" || state.Driver == fabric.DriverVFIO:
+		case state.Driver == "" || state.Driver == fabric.DriverVFIO || state.Simulated:
 			return nil
 		case state.Interface != "":
 			return f.node.Do(func() error { return bare(state.Interface) })

@@ -170,6 +170,9 @@ func (o *operation) can(s fabric.FunctionSettings) error {
 		if used {
 			return unfit("the node itself uses interface %s of adapter %s", a.Interface, o.pf)
 		}
+		if s.GUID != "" && a.GUID != "" && s.GUID != a.GUID { // unknown while a member has it
+			return unfit("the port of adapter %s has GUID %s, not %s", o.pf, a.GUID, s.GUID)
+		}
 		return nil
 	}
 	switch {

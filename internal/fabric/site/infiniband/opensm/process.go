@@ -67,7 +67,7 @@ func isManager(pid int, partitions string) bool {
 		return false
 	}
 	args := strings.Split(strings.TrimRight(string(line), "\x00"), "\x00")
-	if filepath.Base(args[0]) != "opensm" {
+	if filepath.Base(args[0]) != Program {
 		return false
 	}
 	path := partitionsOf(args[1:], func(file string) (string, error) {

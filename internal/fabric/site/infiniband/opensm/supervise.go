@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -26,10 +27,13 @@ type Supervisor struct {
 	Options string
 	// LogDir is the folder of its log and caches, which Run makes.
 	LogDir string
-	// Run makes the command; nil: exec.CommandContext.
+	// Run makes the command; nil: exec.CommandContext. It may set SysProcAttr, such as to let OpenSM end with this process.
 	Run smp.Runner
 	Log *slog.Logger
 }
+
+// Program is OpenSM's.
+const Program = "opensm"
 
 const (
 	firstRestart, lastRestart = time.Second, 30 * time.Second
@@ -94,18 +98,29 @@ func (s Supervisor) start(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	cmd := s.Run(context.WithoutCancel(ctx), "opensm", args...)
+	cmd := s.Run(context.WithoutCancel(ctx), Program, args...)
 	if cmd.Env == nil {
 		cmd.Env = os.Environ()
 	}
 	cmd.Env = append(cmd.Env, "OSM_TMP_DIR="+s.LogDir, "OSM_CACHE_DIR="+s.LogDir)
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	}
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// Where Run binds it to this process (Pdeathsig), it is bound to the thread that starts it (prctl(2)).
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended <- cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		return fmt.Errorf("start OpenSM: %w; install the package opensm", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	s.Log.InfoContext(ctx, "started OpenSM", "port", s.GUID, "priority", s.Priority, "pid", cmd.Process.Pid)
 	select {
 	case err := <-ended:
