@@ -59,7 +59,7 @@ func TestAdaptersAreOfferedAsDevicesOfTheirCells(t *testing.T) {
 			},
 		},
 		hcaPCI: {
-			ID: hcaPCI, Class: "hca", Cell: "ib1", Counters: map[string]int64{"vf": 4, "port": 1},
+			ID: hcaPCI, Class: "hca", Cell: "ib1", GUID: "000255000000005e", Counters: map[string]int64{"vf": 4, "port": 1},
 			Ways: map[string]api.DeviceWay{"vf": {Mode: "sriov", Takes: part}, "pf": {Mode: "whole", Takes: map[string]int64{"vf": 4, "port": 1}}},
 		},
 	}

@@ -26,7 +26,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a node does not get the place of another on a fabric",
 		File:    "internal/server/machines.go",
-		Find:    "p.Fabric == theirs.Fabric && p.At == theirs.At",
+		Find:    "slices.Contains(own, theirs)",
 		Replace: "false",
 		Test:    "./internal/server TestANodeDoesNotGetThePlaceOfAnotherOnAFabric",
 	},

@@ -33,20 +33,19 @@ type tenant struct {
 
 // world is the control plane, and what it must never see.
 type world struct {
-	t       *testing.T
-	rng     *rand.Rand
-	h       *modelhost.Host
-	m       *sriov.Manager
-	again   func() *sriov.Manager
-	kinds   map[string]modelhost.Config
-	pfs     []string
-	holds   map[string]*tenant
-	past    []*tenant
-	acting  *tenant
-	audits  bool
-	wrong   []string
-	count   int
-	history []string
+	t      *testing.T
+	rng    *rand.Rand
+	h      *modelhost.Host
+	m      *sriov.Manager
+	again  func() *sriov.Manager
+	kinds  map[string]modelhost.Config
+	pfs    []string
+	holds  map[string]*tenant
+	past   []*tenant
+	acting *tenant
+	audits bool
+	wrong  []string
+	count  int
 	// steps that succeeded, by name.
 	done map[string]int
 }

@@ -75,7 +75,7 @@ func parseDefinition(text string, line int) (Definition, error) {
 		name, key = "", name
 	}
 	if key == "" {
-		return Definition{}, fmt.Errorf("line %d: partition %q has no key: OpenSM would choose one that a tenant may have; write %s=0x...", line, name, name)
+		return Definition{}, fmt.Errorf("line %d: partition %q has no key: OpenSM would choose one that a tenant may have; write %s=KEY", line, name, name)
 	}
 	pkey, err := strconv.ParseUint(key, 0, 16)
 	if err != nil || pkey&0x7fff == 0 {

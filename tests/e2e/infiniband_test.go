@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
+)
+
+// Two networks on a simulated InfiniBand fabric are two partitions: a real OpenSM puts each key into the table of its member's port and no other,
+// and takes it out again.
+func TestNetworksOnInfiniBandArePartitionsOfTheirMembersPortsOnly(t *testing.T) {
+	program(t, ordinary)
+	for _, name := range []string{"ibsim", "opensm", "smpquery"} {
+		needs.Program(t, name)
+	}
+	nothingLeft(t)
+	s := startSite(t, 2, "--nodes", "2", "--node-cores", "1", "--infiniband")
+	s.must("network", "create", "red", "--technology", "infiniband", "--pkey", "0x123")
+	s.must("network", "create", "blue", "--technology", "infiniband")
+	if a := s.cli("network", "create", "green", "--technology", "infiniband", "--pkey", "0x123"); a.code == 0 || !strings.Contains(a.err, "0x0123") {
+		t.Errorf("a second network with the same key: %d %q", a.code, a.err)
+	}
+	c1 := s.cluster("c1", 1, "--network", "project/red", "--interface", "project/red:pf")
+	c2 := s.cluster("c2", 1, "--network", "project/blue", "--interface", "project/blue:pf", "--limited", "project/blue")
+	ports := map[string]string{} // GUIDs, by cluster
+	for _, line := range regexp.MustCompile(`(?m)^(n[12]) +([0-9a-f]{16}) `).FindAllStringSubmatch(s.must("fabric", "show", "ib0"), -1) {
+		switch line[1] {
+		case c1.Status.Members[0].Node:
+			ports["c1"] = line[2]
+		case c2.Status.Members[0].Node:
+			ports["c2"] = line[2]
+		}
+	}
+	if len(ports) != 2 {
+		t.Fatalf("members are on nodes %s and %s, and the fabric has ports %v", c1.Status.Members[0].Node, c2.Status.Members[0].Node, ports)
+	}
+	const red, blue = 0x8123, 0x0100 // 0x8000 is the membership bit of full members
+	if keys := s.keysOf(ports["c1"]); !keys[red] || keys[blue] || keys[blue|0x8000] {
+		t.Errorf("the port of c1 has the keys %v, want 0x8123 and not 0x100", keys)
+	}
+	if keys := s.keysOf(ports["c2"]); !keys[blue] || keys[blue|0x8000] || keys[red] || keys[red&0x7fff] {
+		t.Errorf("the port of c2 has the keys %v, want 0x100 and not 0x8123", keys)
+	}
+	if out := s.must("fabric", "audit", "ib0"); !strings.Contains(out, "All is as it should be.") {
+		t.Errorf("the audit printed %q", out)
+	}
+	if a := s.cli("cluster", "create", "c3", "--network", "project/red", "--interface", "project/red:pf"); a.code == 0 {
+		t.Error("a third member got a port of two")
+	}
+	for _, name := range []string{"c1", "c2"} {
+		s.must("cluster", "delete", name, "--yes")
+	}
+	for name, guid := range ports {
+		if keys := s.keysOf(guid); keys[red] || keys[blue] {
+			t.Errorf("after the delete of %s its port still has the keys %v", name, keys)
+		}
+	}
+	s.must("network", "delete", "project/red", "project/blue")
+}
+
+// keysOf reads the partition keys of a port as anybody on the fabric can, with their membership bits.
+func (s *site) keysOf(guid string) map[int]bool {
+	s.t.Helper()
+	cmd := exec.Command("smpquery", "-G", "pkeys", "0x"+guid)
+	cmd.Env = s.onFabric()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.t.Fatalf("smpquery: %v: %s", err, out)
+	}
+	keys := map[int]bool{}
+	for _, field := range regexp.MustCompile(`0x[0-9a-f]{4}\b`).FindAllString(string(out), -1) {
+		var key int
+		if _, err := fmt.Sscanf(field, "0x%x", &key); err != nil {
+			s.t.Fatal(err)
+		}
+		if key != 0 {
+			keys[key] = true
+		}
+	}
+	if len(keys) == 0 {
+		s.t.Fatalf("smpquery found no keys: %s", out)
+	}
+	return keys
+}
+
+// onFabric is the environment of the site's OpenSM, by which programs are on its simulated fabric.
+func (s *site) onFabric() []string {
+	s.t.Helper()
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, path := range commands {
+		line, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(line), "opensm\x00") || !strings.Contains(string(line), s.dir) {
+			continue
+		}
+		environment, err := os.ReadFile(filepath.Join(filepath.Dir(path), "environ"))
+		if err == nil {
+			return strings.Split(strings.TrimRight(string(environment), "\x00"), "\x00")
+		}
+	}
+	s.t.Fatalf("no OpenSM of the site in %s runs", s.dir)
+	return nil
+}
