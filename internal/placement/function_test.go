@@ -146,6 +146,41 @@ func TestAWholePortIsSharedWithNoFunction(t *testing.T) {
 	}
 }
 
+func TestAWholePortOnInfiniBandHasTheGUIDOfItsAdapter(t *testing.T) {
+	t.Parallel()
+	v := withAdapters(8, 2)
+	rec := testNode("n3", 8, 1, 1)
+	one := map[string]int64{"port": 1}
+	rec.Capacity.Devices = []api.Device{{
+		ID: "0000:5e:00.0", Class: "hca", Cell: "ib0", GUID: "0002c90000200011", Counters: one, Ways: map[string]api.DeviceWay{"pf": {Mode: "whole", Takes: one}},
+	}}
+	v.SetNode(rec, Schedulable)
+	groups := onFunctions(1, api.FunctionRequest(api.InterfacePF, api.TechnologyInfiniBand, "ib0"))
+	s := v.Sketch()
+	fit, _, _ := s.Fit(groups)
+	chosen, missing := s.FitDevices(groups, fit)
+	if missing != "" || chosen[0][0].Node != "n3" || chosen[0][0].Claims[0].GUID != "0002c90000200011" {
+		t.Fatalf("a member got %+v (%s), want the port of n3, whose GUID is known", chosen, missing)
+	}
+	s.TakeDevices(chosen)
+	s.Take(fit.Shares)
+	_, missing = parts(t, s, groups)
+	for _, want := range []string{"node n2: the GUID of 0000:5e:00.0 is not known", "node n3: the whole port of 0000:5e:00.0 is taken"} {
+		if !strings.Contains(missing, want) {
+			t.Errorf("another is refused with %q, want %q in it", missing, want)
+		}
+	}
+	ib := api.Network{UID: "ib", Name: "project/ib", Index: 4, Prefix: netip.MustParsePrefix("10.64.16.0/20"), Technology: api.TechnologyInfiniBand, Cell: "ib0", PKey: 0x12}
+	on := api.GroupNetwork{Name: "project/ib", Interface: api.InterfacePF}
+	var port api.PortClaim
+	if err := setFunction(&port, &ib, on, chosen[0][0].Claims[0], 2); err != nil || port.GUID != "0002c90000200011" || port.At != port.GUID || port.Fabric != "ib0" {
+		t.Errorf("its port is %+v, %v", port, err)
+	}
+	if err := setFunction(&port, &ib, on, api.DeviceClaim{Device: "0000:5e:00.0"}, 2); err == nil {
+		t.Error("a port without a GUID was put into a partition")
+	}
+}
+
 func TestAPortHoldsNoMorePartitionKeysThanItsTable(t *testing.T) {
 	t.Parallel()
 	s := withAdapters(400, 200).Sketch()

@@ -45,4 +45,11 @@ func TestANodeDoesNotGetThePlaceOfAnotherOnAFabric(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	adapter := api.NodeCapacity{Devices: []api.Device{{ID: "0000:5e:00.0", Class: api.ClassHCA, Cell: "ib0", GUID: "0x1"}}}
+	if err := ownPorts(view, &api.NodeRecord{Name: "n2", Capacity: adapter}); err == nil {
+		t.Error("an adapter has the GUID of another node's port")
+	}
+	if err := ownPorts(view, &api.NodeRecord{Name: "n1", Capacity: adapter}); err != nil {
+		t.Errorf("the node's adapter has that port: %v", err)
+	}
 }

@@ -6,8 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
@@ -53,6 +55,7 @@ func TestNetworksOnInfiniBandArePartitionsOfTheirMembersPortsOnly(t *testing.T) 
 	if a := s.cli("cluster", "create", "c3", "--network", "project/red", "--interface", "project/red:pf"); a.code == 0 {
 		t.Error("a third member got a port of two")
 	}
+	s.surviveKill()
 	for _, name := range []string{"c1", "c2"} {
 		s.must("cluster", "delete", name, "--yes")
 	}
@@ -62,6 +65,45 @@ func TestNetworksOnInfiniBandArePartitionsOfTheirMembersPortsOnly(t *testing.T) 
 		}
 	}
 	s.must("network", "delete", "project/red", "project/blue")
+}
+
+// surviveKill lets a second dev be refused, which leaves the fabric alone, and kills the first one: ibsim and OpenSM end with it, and the next one has
+// the same partitions.
+func (s *site) surviveKill() {
+	s.t.Helper()
+	before := s.simulators()
+	second := startCommand(s.t, exec.CommandContext(s.t.Context(), s.program, "dev", "--infiniband", "--nodes", "2", "--node-cores", "1", "--state", s.dir, "--listen", freeAddress(s.t))).wait()
+	if after := s.simulators(); second.code == 0 || len(before) != 2 || !slices.Equal(before, after) {
+		s.t.Errorf("a second dev ended with code %d (%s); the fabric's processes were %v and are %v", second.code, second.err, before, after)
+	}
+	s.kill()
+	s.eventually(time.Minute, "ibsim and OpenSM to end with dev", func() bool { return len(s.simulators()) == 0 })
+	s.start()
+	s.waitForNodes(2)
+	for _, name := range []string{"c1", "c2"} {
+		s.waitReady(name)
+	}
+	if out := s.must("fabric", "audit", "ib0"); !strings.Contains(out, "Read 2 ports") || !strings.Contains(out, "All is as it should be.") {
+		s.t.Errorf("after the kill the audit printed %q", out)
+	}
+}
+
+// simulators are the folders in /proc of the ibsim and OpenSM of the site.
+func (s *site) simulators() []string {
+	s.t.Helper()
+	commands, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var all []string
+	for _, path := range commands {
+		line, err := os.ReadFile(path)
+		program, args, _ := strings.Cut(string(line), "\x00")
+		if name := filepath.Base(program); err == nil && (name == "ibsim" || name == "opensm") && strings.Contains(args, s.dir) {
+			all = append(all, filepath.Dir(path))
+		}
+	}
+	return all
 }
 
 // keysOf reads the partition keys of a port as anybody on the fabric can, with their membership bits.

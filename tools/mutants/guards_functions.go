@@ -80,6 +80,20 @@ var functionGuards = []Mutant{
 		Test:    simulated,
 	},
 	{
+		Guard:   "a whole port whose GUID is not known is not handed out",
+		File:    "internal/placement/devices.go",
+		Find:    "fits(d) && guidOf(n, d.ID) != \"\"",
+		Replace: "fits(d) && guidOf(n, d.ID) != d.ID",
+		Test:    "./internal/placement TestAWholePortOnInfiniBandHasTheGUIDOfItsAdapter",
+	},
+	{
+		Guard:   "no adapter has the GUID of another node's port",
+		File:    "internal/server/machines.go",
+		Find:    "d.GUID != \"\" {",
+		Replace: "d.GUID == d.ID {",
+		Test:    "./internal/server TestANodeDoesNotGetThePlaceOfAnotherOnAFabric",
+	},
+	{
 		Guard:   "simulated: a fabric proves a member on InfiniBand clean, too",
 		File:    "internal/placement/function.go",
 		Find:    "port.GUID, port.At, port.Fabric, port.Limited = guid, guid, n.Cell, on.Limited",
