@@ -86,7 +86,7 @@ const (
 	FunctionLinkDown FunctionLink = "disable"
 )
 
-// FunctionSettings are what an adapter is told about a function. The zero value, but for SpoofCheck, is that of a function without an owner.
+// FunctionSettings is the configuration of a function on its adapter. A function without an owner has the zero value, with SpoofCheck on.
 type FunctionSettings struct {
 	// MAC is the address on Ethernet. GUID is the port's on InfiniBand, 16 hexadecimal digits; the node's GUID is the same.
 	MAC  string `json:"mac,omitempty"`
@@ -105,7 +105,7 @@ type FunctionSettings struct {
 	Link       FunctionLink `json:"link,omitempty"`
 }
 
-// SettingsOf returns what an adapter is told about the function of a port on a network, or why it can't be on it. The owner is never trusted, and
+// SettingsOf returns the configuration of a port's function on a network, or the reason why the port can't be on that network. The owner is never trusted, and
 // what it sends from other addresses is dropped. An adapter bounds rates in whole Mbit/s: a maximum is rounded down, a minimum up.
 func SettingsOf(n Network, p Port) (FunctionSettings, error) {
 	s := FunctionSettings{Link: FunctionLinkAuto}

@@ -143,7 +143,7 @@ var cellGuards = []Mutant{
 		Test:    "./internal/situation TestACellShowsPartitionsToThoseWhoMaySeeThem",
 	},
 	{
-		Guard:   "placement is told when a node's link gets bad",
+		Guard:   "a node's bad link reaches placement",
 		File:    "internal/situation/topology.go",
 		Find:    "told := charts != r.charts ||",
 		Replace: "told :=",

@@ -191,7 +191,7 @@ func TestTenantsOnOneAdapterReachTheirOwnMembersOnly(t *testing.T) {
 	}
 	ping := func(from, to fabric.Port, source netip.Addr) string {
 		s := spaces[from.ID]
-		_, _ = s.try(fmt.Sprintf("ip route replace %v dev eth0", to.Address)) // both are told of the other, so that only the adapter is between them
+		_, _ = s.try(fmt.Sprintf("ip route replace %v dev eth0", to.Address)) // a direct route each way, so that only the adapter separates them
 		out, err := s.try(fmt.Sprintf("busybox ping -c 3 -W 3 -I %v %v", source, to.Address))
 		if err != nil {
 			return out + err.Error()

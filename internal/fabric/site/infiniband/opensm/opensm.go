@@ -54,7 +54,7 @@ type Manager struct {
 	Priority int
 }
 
-// reloadPause is how long OpenSM has for carrying out a file before it is told again.
+// reloadPause is the time that OpenSM has to carry out a file before the next signal.
 const reloadPause = 5 * time.Second
 
 // Site is an executor. It implements site.Site.
