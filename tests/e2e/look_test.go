@@ -29,7 +29,7 @@ func (s *site) lookAtNodes() string {
 		for _, list := range []string{
 			"ip -o link show", "ip -o address show", "nft list ruleset",
 			// Root, target and type of every mount; IDs and options are volatile.
-			`awk '{ for (i = 7; $i != "-"; i++) {} print $4, $5, $(i+1) }' /proc/self/mountinfo`,
+			`awk '{ for (i = 7; $i != "-"; i++) {} print "mount", $4, $5, $(i+1) }' /proc/self/mountinfo`,
 		} {
 			pins := filepath.Join(s.dir, "spaces", node)
 			cmd := exec.Command("nsenter", "--net="+filepath.Join(pins, "net"), "--mount="+filepath.Join(pins, "mnt"), "sh", "-c", list)
@@ -56,11 +56,22 @@ func (s *site) withoutOtherSites(list string) string {
 	return strings.Join(lines, "\n")
 }
 
+// withoutGoneMountsOfOthers leaves away what others on the host have unmounted meanwhile, such as network namespaces that had names when the
+// node's namespaces were made. What appears stays: that could be the cluster's.
+func (s *site) withoutGoneMountsOfOthers(before, now string) string {
+	is := strings.Split(now, "\n")
+	lines := slices.DeleteFunc(strings.Split(before, "\n"), func(line string) bool {
+		return strings.HasPrefix(line, "mount ") && !strings.Contains(line, s.dir+"/") && !slices.Contains(is, line)
+	})
+	return strings.Join(lines, "\n")
+}
+
 // wantNothingOf checks that the nodes look as they did before a cluster, and that no control group or process on the whole host
 // bears its UID. A deleted cluster is clean by definition: there is nothing to wait for.
 func (s *site) wantNothingOf(uid, before string) {
 	s.t.Helper()
-	if now := s.lookAtNodes(); now != before {
+	now := s.lookAtNodes()
+	if before = s.withoutGoneMountsOfOthers(before, now); now != before {
 		s.t.Errorf("the nodes are not as they were before the cluster:\n%s", lineDiff(before, now))
 	}
 	for _, dir := range below("/sys/fs/cgroup") {
