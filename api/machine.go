@@ -74,6 +74,18 @@ type MachineSpec struct {
 	Labels  map[string]string `json:"labels,omitempty"`
 	// TrunkMAC is of the NIC that carries VLANs of networks while it is a node; empty: none does. It may be a provisioning NIC.
 	TrunkMAC string `json:"trunk_mac,omitempty"`
+	// Adapters are those whose functions or ports members may have while it is a node.
+	Adapters []MachineAdapter `json:"adapters,omitempty"`
+}
+
+// MachineAdapter is an adapter of a machine whose functions or port members may have.
+type MachineAdapter struct {
+	// PCI is its address, such as 0000:3b:00.0: interfaces have no lasting names on a machine that boots over the network.
+	PCI string `json:"pci"`
+	// Cell is the fabric that it is connected to.
+	Cell string `json:"cell"`
+	// VirtualFunctions is how many of them it gets at each boot; 0: as many as its driver makes by itself.
+	VirtualFunctions int `json:"virtual_functions,omitempty"`
 }
 
 // MachineIntent is the stored intent of operators for a machine. API handlers write it.

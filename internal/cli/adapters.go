@@ -15,9 +15,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
-// maxFunctions is the highest number of virtual functions that an adapter can have (PCI Express Base Specification 5.0, 9.3.3.5).
-const maxFunctions = 65535
-
 // adapterName is a PCI address, or a name that the kernel takes for an interface.
 var adapterName = regexp.MustCompile(`^([0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]|[A-Za-z0-9][A-Za-z0-9_.-]{0,14})$`)
 
@@ -86,7 +83,7 @@ func functionCounts(values []string) (map[string]int, error) {
 	for _, value := range values {
 		adapter, count, _ := strings.Cut(value, "=")
 		n, err := strconv.Atoi(count)
-		if err != nil || n < 0 || n > maxFunctions || !adapterName.MatchString(adapter) {
+		if err != nil || n < 0 || n > manifest.MaxFunctions || !adapterName.MatchString(adapter) {
 			return nil, usage("--virtual-functions %q: write ADAPTER=N, such as 0000:3b:00.0=7", value)
 		}
 		if _, twice := all[adapter]; twice {
@@ -95,6 +92,32 @@ func functionCounts(values []string) (map[string]int, error) {
 		all[adapter] = n
 	}
 	return all, nil
+}
+
+// adapterFlags adds the flags of a machine's adapters. instead ends their descriptions.
+func (f *enrollFlags) adapterFlags(cmd *cobra.Command, instead string) {
+	cmd.Flags().StringArrayVar(&f.fabrics, "fabric", nil, "adapter that members may have, with the cell it is connected to: CELL=PCI, like lan1=0000:3b:00.0; may be repeated"+instead)
+	cmd.Flags().StringArrayVar(&f.functions, "virtual-functions", nil, "number of virtual functions that an adapter of --fabric gets at each boot: PCI=N; may be repeated")
+}
+
+// adapters reads the flags of a machine's adapters. --fabric "" stands for none.
+func (f *enrollFlags) adapters() ([]api.MachineAdapter, error) {
+	ports, err := fabricPorts(slices.DeleteFunc(slices.Clone(f.fabrics), func(value string) bool { return value == "" }))
+	if err != nil {
+		return nil, err
+	}
+	counts, err := functionCounts(f.functions)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkAdapters(config.Agent{Fabrics: ports, VirtualFunctions: counts}); err != nil {
+		return nil, err
+	}
+	adapters := []api.MachineAdapter{} // a list in a patch, also where it is empty
+	for _, p := range ports {
+		adapters = append(adapters, api.MachineAdapter{PCI: p.Adapter, Cell: p.Cell, VirtualFunctions: counts[p.Adapter]})
+	}
+	return adapters, nil
 }
 
 // checkAdapters refuses options about adapters and cells that no --fabric names.

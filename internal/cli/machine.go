@@ -24,6 +24,7 @@ type enrollFlags struct {
 	name, candidate, file       string
 	macs                        []string
 	console, firmware, trunk    string
+	fabrics, functions          []string
 	labels                      map[string]string
 	inspect, noInspect, waiting bool
 	timeout                     time.Duration
@@ -70,6 +71,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.StringVar(&f.firmware, "firmware", "", "bios or uefi (default: detected at its first boot)")
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
 	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks (default: none, and no members of such networks)")
+	f.adapterFlags(cmd, "")
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")
 	flags.BoolVar(&f.waiting, "wait", false, "wait until the inspection has ended")
@@ -136,6 +138,10 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	req := api.EnrollRequest{Name: name, Inspect: f.looksAt(), Spec: api.MachineSpec{
 		MACs: f.macs, Firmware: api.Firmware(f.firmware), Power: f.bmc.control(), Console: f.console, Labels: f.labels, TrunkMAC: f.trunk,
 	}}
+	var err error
+	if req.Spec.Adapters, err = f.adapters(); err != nil {
+		return nil, err
+	}
 	if f.candidate != "" {
 		req.Spec.MACs = append([]string{f.candidate}, f.macs...)
 	}
@@ -150,7 +156,6 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	if _, err := manifest.NormalizeMachine(req, nil); err != nil { // before anybody types a password
 		return nil, machineFlagsError(err)
 	}
-	var err error
 	if req.Password, err = a.password(&f.bmc); err != nil {
 		return nil, err
 	}

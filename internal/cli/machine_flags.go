@@ -110,6 +110,7 @@ func machineFlags(problems []api.FieldProblem) *manifest.Invalid {
 			{"spec.firmware", "--firmware"},
 			{"spec.labels", "--labels"},
 			{"spec.trunk_mac", "--trunk-mac"},
+			{"spec.adapters", "--fabric"},
 			{"password", "--bmc-password-file"},
 			{"name", "NAME"},
 		} {

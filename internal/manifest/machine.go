@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,7 +131,41 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 	if req.Spec.TrunkMAC != "" {
 		req.Spec.TrunkMAC = n.mac(spec+".trunk_mac", req.Spec.TrunkMAC)
 	}
+	n.adapters(spec+".adapters", req.Spec.Adapters)
 	return req
+}
+
+const (
+	// MaxAdapters is more than any machine has slots for.
+	MaxAdapters = 32
+	// MaxFunctions is the highest number of virtual functions that an adapter can have (PCI Express Base Specification 5.0, 9.3.3.5).
+	MaxFunctions = 65535
+)
+
+// pciAddress is domain:bus:device.function.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+
+// adapters checks which adapters of a machine its members may have.
+func (n *normalizer) adapters(path string, adapters []api.MachineAdapter) {
+	if len(adapters) > MaxAdapters {
+		n.add(path, strconv.Itoa(len(adapters)), "has %d entries; at most %d are possible", len(adapters), MaxAdapters)
+		return
+	}
+	seen := map[string]bool{}
+	for i, a := range adapters {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case !pciAddress.MatchString(a.PCI):
+			n.add(at+".pci", a.PCI, "%q is not a PCI address; write one such as 0000:3b:00.0, as lspci -D shows it", a.PCI)
+		case seen[a.PCI]:
+			n.add(at+".pci", a.PCI, "%s is listed twice; an adapter is connected to one cell", a.PCI)
+		}
+		seen[a.PCI] = true
+		n.label(at+".cell", a.Cell, MaxLabel)
+		if a.VirtualFunctions < 0 || a.VirtualFunctions > MaxFunctions {
+			n.add(at+".virtual_functions", strconv.Itoa(a.VirtualFunctions), "%d is not from 0 to %d", a.VirtualFunctions, MaxFunctions)
+		}
+	}
 }
 
 // sentence ends a text as one.

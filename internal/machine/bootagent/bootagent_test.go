@@ -151,11 +151,14 @@ func TestTheMachinesOwnFilesAreWritten(t *testing.T) {
 }
 
 func TestTheNodeAgentIsToldWhoItIs(t *testing.T) {
-	w := boot.Welcome{Name: "n7", Agent: &boot.Agent{Server: "10.9.0.1:7443", Generation: 12, Labels: map[string]string{"zone": "z", "rack": "r1"}}}
+	w := boot.Welcome{Name: "n7", Agent: &boot.Agent{Server: "10.9.0.1:7443", Generation: 12, Labels: map[string]string{"zone": "z", "rack": "r1"}, Adapters: []api.MachineAdapter{
+		{PCI: "0000:3b:00.0", Cell: "lan1", VirtualFunctions: 7}, {PCI: "0000:af:00.0", Cell: "ib0"},
+	}}}
 	n := &network{Lease: boot.Lease{Address: netip.MustParsePrefix("10.9.1.5/16")}}
 	got := strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false, "eth1"), " ")
 	want := "/run/nearmetal/agent/nearmetal agent --server 10.9.0.1:7443 --name n7 --state /var/lib/nearmetal " +
-		"--underlay 10.9.1.5 --boot-generation 12 --memory 5120MiB --in-ram --trunk-interface eth1 --label rack=r1 --label zone=z"
+		"--underlay 10.9.1.5 --boot-generation 12 --memory 5120MiB --in-ram --trunk-interface eth1 " +
+		"--fabric lan1=0000:3b:00.0 --virtual-functions 0000:3b:00.0=7 --fabric ib0=0000:af:00.0 --label rack=r1 --label zone=z"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

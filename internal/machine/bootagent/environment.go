@@ -263,6 +263,12 @@ func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64
 	if trunk != "" {
 		args = append(args, "--trunk-interface", trunk)
 	}
+	for _, adapter := range w.Agent.Adapters {
+		args = append(args, "--fabric", adapter.Cell+"="+adapter.PCI)
+		if adapter.VirtualFunctions > 0 {
+			args = append(args, "--virtual-functions", adapter.PCI+"="+strconv.Itoa(adapter.VirtualFunctions))
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
 		args = append(args, "--label", key+"="+w.Agent.Labels[key])
 	}
