@@ -41,7 +41,7 @@ func TestBootedHostsCarryNetworksOnVLANsAndInAnEncryptedUnderlay(t *testing.T) {
 	must(t, s.dc.SetNIC("h2", vdc.Data, true))
 	s.wantTalk("v", true)
 	s.run("cluster", "delete", "v", "--yes")
-	s.run("network", "delete", "wire", "--yes")
+	s.run("network", "delete", "wire")
 
 	t.Log("an encrypted underlay")
 	s.stop()
@@ -86,7 +86,7 @@ func (s *site) wantTalk(cluster string, want bool) {
 		address = port.Address
 	}
 	// Bash opens a connection to SSH; the other side speaks first.
-	said, err := s.try("cluster", "ssh", cluster, "--", "timeout", "20", "bash", "-c", fmt.Sprintf("'head -c 4 </dev/tcp/%s/22'", address))
+	said, err := s.try("cluster", "ssh", cluster, "--", "timeout", "20", "bash", "-c", fmt.Sprintf("head -c 4 </dev/tcp/%s/22", address))
 	if got := strings.Contains(said, "SSH-"); got != want {
 		s.t.Errorf("member 0 of %s hears SSH at %s: %v, want %v (%q, %v)", cluster, address, got, want, said, err)
 	}
