@@ -41,7 +41,7 @@ func TestBootedHostsCarryNetworksOnVLANsAndInAnEncryptedUnderlay(t *testing.T) {
 	must(t, s.dc.SetNIC("h2", vdc.Data, true))
 	s.wantTalk("v", true)
 	s.run("cluster", "delete", "v", "--yes")
-	s.run("network", "delete", "wire")
+	s.run("network", "delete", "project/wire")
 
 	t.Log("an encrypted underlay")
 	s.stop()
@@ -54,7 +54,7 @@ func TestBootedHostsCarryNetworksOnVLANsAndInAnEncryptedUnderlay(t *testing.T) {
 	s.run("network", "create", "net")
 	s.placeOnBoth("e", "--network", "project/net")
 	s.wantTalk("e", true)
-	if check := s.run("network", "check", "net"); !strings.Contains(check, "hears h2") || strings.Contains(check, "failed") {
+	if check := s.run("network", "check", "project/net"); !strings.Contains(check, "hears h2") || strings.Contains(check, "failed") {
 		t.Errorf("the network is checked as:\n%s", check)
 	}
 	if wireGuard, clear := seen(51890), seen(4789); wireGuard == 0 || clear > 0 {
