@@ -1,5 +1,8 @@
 package api
 
+// LinkEthernet is the link layer of an adapter whose functions can carry VLANs.
+const LinkEthernet = "Ethernet"
+
 // Adapter is a network adapter of a node that its agent was given a cell for, as the agent last saw it.
 type Adapter struct {
 	// ID is its PCI address, such as 0000:3b:00.0, or what the agent was given where it found none.

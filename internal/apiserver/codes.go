@@ -111,8 +111,8 @@ var (
 	}
 	codeNoVLANs = Code{
 		"no_vlans", http.StatusConflict, "The site has no VLANs",
-		"The server was started without a pool of VLANs, no node has a usable trunk, all VLANs are in use, or the underlay is encrypted.",
-		"Have an administrator start the servers with --vlan-pool and agents with --trunk-interface.",
+		"The server was started without a pool of VLANs, no node has a usable trunk nor an Ethernet adapter for members, all VLANs are in use, or the underlay is encrypted.",
+		"Have an administrator start the servers with --vlan-pool and agents with --trunk-interface or --fabric.",
 	}
 	codePKeyTaken = Code{
 		"pkey_taken", http.StatusUnprocessableEntity, "The partition key is in use",

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -39,11 +40,12 @@ func (s *Server) vlanFits(p tenancy.Principal, view *state.View, req api.Network
 		return err
 	}
 	for agent := range view.Agents() {
-		if agent.Trunk.Usable() {
+		if agent.Trunk.Usable() || slices.ContainsFunc(agent.Adapters, func(a api.Adapter) bool { return a.LinkLayer == api.LinkEthernet }) {
 			return nil
 		}
 	}
-	return fail(codeNoVLANs, "no node has a usable trunk: start agents with --trunk-interface; 'nearmetal node check NODE' says what is wrong with a node's")
+	return fail(codeNoVLANs, "no node has a usable trunk, nor an Ethernet adapter for members: start agents with --trunk-interface or --fabric; "+
+		"'nearmetal node check NODE' says what is wrong with a node's")
 }
 
 // vlanIsFree refuses a VLAN that another network has or asks for, and any if all are in use. It names the network only to principals that may know of it.

@@ -41,6 +41,13 @@ func TestAVLANIsRefusedWithTheReason(t *testing.T) {
 	refused("no node has a trunk", admin, wire("a", 100), "no_vlans", "no node has a usable trunk")
 	s.AddTrunk("n1", api.Trunk{Interface: "eth1", Problem: "link eth1 is down"})
 	refused("the only trunk is down", admin, wire("a", 100), "no_vlans", "no node has a usable trunk")
+	s.AddAdapter("n2", api.Adapter{ID: "0000:3b:00.0", Cell: "ib0", LinkLayer: "InfiniBand"})
+	refused("the only adapter is on InfiniBand", admin, wire("a", 100), "no_vlans", "nor an Ethernet adapter for members")
+	with := withVLANs(t, nil)
+	with.AddAdapter("n1", api.Adapter{ID: "0000:3b:00.0", Cell: "lan1", LinkLayer: api.LinkEthernet})
+	if _, err := with.Client().CreateNetwork(t.Context(), wire("a", 100)); err != nil {
+		t.Errorf("members could have functions on the VLAN: %v", err)
+	}
 	s.AddTrunk("n1", api.Trunk{Interface: "eth1", MTU: 1500})
 	made, err := admin.CreateNetwork(t.Context(), wire("a", 100))
 	if err != nil || made.Technology != api.TechnologyVLAN || made.VLAN != 100 {

@@ -253,7 +253,19 @@ func (s *Site) AddNodeUnder(name string, mtu int) {
 // AddTrunk stores a node of which only the trunk is known.
 func (s *Site) AddTrunk(name string, trunk api.Trunk) {
 	s.t.Helper()
-	rev, err := s.Repo.PutNode(context.Background(), api.NodeRecord{Name: name, Trunk: &trunk, FirstSeenAt: s.now().UTC()})
+	s.putNode(api.NodeRecord{Name: name, Trunk: &trunk})
+}
+
+// AddAdapter stores a node of which only an adapter that members may have is known.
+func (s *Site) AddAdapter(name string, adapter api.Adapter) {
+	s.t.Helper()
+	s.putNode(api.NodeRecord{Name: name, Adapters: []api.Adapter{adapter}})
+}
+
+func (s *Site) putNode(record api.NodeRecord) {
+	s.t.Helper()
+	record.FirstSeenAt = s.now().UTC()
+	rev, err := s.Repo.PutNode(context.Background(), record)
 	must(s.t, err)
 	s.reach(rev)
 }
