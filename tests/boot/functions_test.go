@@ -3,6 +3,7 @@ package boot
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ const (
 func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	hosts := []string{"h1", "h2"}
 	s := newSite(t, []vdc.MachineConfig{
-		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 2, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 2, SRIOV: true},
+		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 3, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 3, SRIOV: true},
 	}, "--vlan-pool", "100-199", "--boot-deadline", hostDeadline.String())
 	s.build("debian-vm")
 	for i, name := range hosts {
@@ -43,11 +44,11 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.run("network", "create", "other", "--technology", "vlan", "--vlan", "120")
 
 	t.Log("containers of a tenant")
-	s.withFunctions("w", "container", "project/other")
+	s.withFunctions("w", "container", 2, "project/other")
 	s.wantTalk("w", true)
 
 	t.Log("virtual machines of another tenant")
-	s.withFunctions("v", "vm", "project/fast")
+	s.withFunctions("v", "vm", 1, "project/fast")
 	s.wantTalk("v", true)
 	ranks := s.saidByRanks("v", 2, "hostname")
 	slices.Sort(ranks)
@@ -85,7 +86,7 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 		s.run("network", "create", name, "--technology", "vlan")
 		all = append(all, "project/"+name)
 	}
-	s.withFunctions("all", "container", all...)
+	s.withFunctions("all", "container", 2, all...)
 	for _, name := range hosts {
 		if taken := s.functionsOf(name); slices.Contains(taken, clean) {
 			t.Errorf("a member of %s has seven ports, and the functions are: %s", name, strings.Join(taken, "\n"))
@@ -104,10 +105,10 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.wantUntouched()
 }
 
-// withFunctions makes a cluster with a member on each host, whose ports on these networks are virtual functions.
-func (s *site) withFunctions(name, stack string, networks ...string) {
+// withFunctions makes a cluster with a member on each host, whose ports on these networks are virtual functions. No host has room for two members.
+func (s *site) withFunctions(name, stack string, cores int, networks ...string) {
 	s.t.Helper()
-	args := []string{"cluster", "create", name, "--stack", stack, "--size", "2", "--cores", "1", "--memory", "512MiB", "--env", "debian-mpi", "--timeout", nestedDeadline.String()}
+	args := []string{"cluster", "create", name, "--stack", stack, "--size", "2", "--cores", strconv.Itoa(cores), "--memory", "512MiB", "--env", "debian-mpi", "--timeout", nestedDeadline.String()}
 	for _, network := range networks {
 		args = append(args, "--network", network, "--interface", network+":vf")
 	}
