@@ -41,6 +41,9 @@ type Group struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	// Spares is how many more places of this shape are held, on other nodes where possible, for members that die.
 	Spares int `json:"spares,omitempty"`
+	// Interface is what each member's port on the cluster's own network is: macvtap, vf or pf. "" is veth for containers and virtio for virtual
+	// machines. On the technology infiniband it asks for a port on the cluster's partition, vf or pf, and is stored among Networks.
+	Interface Interface `json:"interface,omitempty"`
 	// Networks are networks on which each member has a port, besides the cluster's own. NAME is a further private network of the cluster; groups
 	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
 	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
@@ -89,6 +92,11 @@ type Check struct {
 // ClusterSpec is what a user asks for, normalized: groups are always listed and every default is filled in.
 type ClusterSpec struct {
 	Groups []Group `json:"groups"`
+	// Technology is what carries the cluster's own network: vxlan, vlan, or infiniband, which is a partition beside an own network of tunnels. ""
+	// is vxlan.
+	Technology Technology `json:"technology,omitempty"`
+	// Cell is the cell of the fabric that carries the cluster's partition.
+	Cell string `json:"cell,omitempty"`
 	// Egress lets members open connections to the outside (NAT); without it they reach each other and nothing else.
 	Egress bool `json:"egress,omitempty"`
 	// TimeLimit is how long the cluster may live after it is placed; 0: no limit. 'extend' makes it longer.
@@ -104,8 +112,13 @@ type ClusterSpec struct {
 type ClusterRequest struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Egress bool              `json:"egress,omitempty"`
-	Groups []Group           `json:"groups,omitempty"`
+	// Technology is what carries the cluster's own network: vxlan, the default, vlan, or infiniband, which is a partition beside an own network of
+	// tunnels. If it is omitted, and interface asks for functions of adapters, it is infiniband where interconnect.technology is, else vlan.
+	Technology Technology `json:"technology,omitempty"`
+	// Cell is the cell of the fabric that carries the cluster's partition. It may be omitted where the site has only one.
+	Cell   string  `json:"cell,omitempty"`
+	Egress bool    `json:"egress,omitempty"`
+	Groups []Group `json:"groups,omitempty"`
 	// Project owns the cluster; it defaults to the token's. Only an administrator may name another.
 	Project   string   `json:"project,omitempty"`
 	TimeLimit Duration `json:"time_limit,omitempty"`
@@ -121,6 +134,7 @@ type ClusterRequest struct {
 	Environment  string            `json:"environment,omitempty"`
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
+	Interface    Interface         `json:"interface,omitempty"`
 	Networks     []GroupNetwork    `json:"networks,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`

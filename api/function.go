@@ -1,7 +1,5 @@
 package api
 
-import "slices"
-
 // The classes of devices that ports are on.
 const (
 	ClassNIC = "nic" // a port of an Ethernet adapter
@@ -34,13 +32,15 @@ func Interfaces() []Interface {
 }
 
 // HasFunctions reports whether the ports of the group's members are on functions of adapters, on any network.
-func (g *Group) HasFunctions() bool {
-	return slices.ContainsFunc(g.Networks, func(n GroupNetwork) bool { return n.Interface.OnFunction() })
-}
+func (g *Group) HasFunctions() bool { return len(g.Functions()) > 0 }
 
-// Functions returns the networks of the group on which its members' ports are on functions of adapters, in their order.
+// Functions returns the networks of the group on which its members' ports are on functions of adapters, in their order. The cluster's own is the
+// first, and has no name.
 func (g *Group) Functions() []GroupNetwork {
 	var on []GroupNetwork
+	if g.Interface.OnFunction() {
+		on = append(on, GroupNetwork{Interface: g.Interface})
+	}
 	for _, n := range g.Networks {
 		if n.Interface.OnFunction() {
 			on = append(on, n)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -27,7 +28,7 @@ func (p *pass) newNetworks(ctx context.Context) error {
 		if p.view.Network(in.UID) != nil || in.DeleteRequestedAt != nil || len(made) == networksPerPass {
 			continue
 		}
-		made = append(made, p.newNetwork(in, made))
+		made = append(made, p.newNetwork(in))
 	}
 	if len(made) == 0 {
 		return nil
@@ -41,22 +42,12 @@ func (p *pass) newNetworks(ctx context.Context) error {
 	return nil
 }
 
-func (p *pass) newNetwork(in *api.NetworkIntent, beside []api.Network) api.Network {
+func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 	_, own := tenancy.Split(in.Name)
-	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: api.TechnologyVXLAN, Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}
-	if in.Technology == api.TechnologyVLAN {
-		vid, err := freeVLAN(p.cfg.VLANs, in.VLAN, p.view.Networks, beside)
-		n.Technology, n.VLAN = in.Technology, vid
-		if err != nil {
-			n.Refused = err.Error()
-			return n
-		}
-	}
-	if in.Technology == api.TechnologyInfiniBand {
-		if err := p.givePKey(&n, in); err != nil {
-			n.Refused = err.Error()
-			return n
-		}
+	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: cmp.Or(in.Technology, api.TechnologyVXLAN), Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}
+	if err := p.giveFabricNumber(&n, onFabric{cell: in.Cell, vlan: in.VLAN, pkey: in.PKey, partition: in.Partition}); err != nil {
+		n.Refused = err.Error()
+		return n
 	}
 	if in.Routed {
 		n.Pool = p.cfg.Pool.Prefix()
@@ -127,10 +118,10 @@ func hasPortOn(a *api.Assignment, network string) bool {
 // next pass.
 func (p *pass) takeNumbers(a *answer, at *placement.Decision, numbers *placement.Numbers) (fresh []api.Network, joined []api.NetworkRef, err error) {
 	c := a.cluster
-	at.Further = map[string][]api.GroupNetwork{}
+	at.Further, at.Own = map[string][]api.GroupNetwork{}, map[string]api.Interface{}
 	members := 0
 	for _, g := range c.Intent.Spec.Groups {
-		at.Further[g.Name] = g.Networks
+		at.Further[g.Name], at.Own[g.Name] = g.Networks, g.Interface
 		members += g.Size + g.Spares
 	}
 	if c.Record != nil && len(c.Record.Networks) > 0 {
@@ -150,9 +141,12 @@ func (p *pass) takeNumbers(a *answer, at *placement.Decision, numbers *placement
 	for _, name := range append([]string{""}, api.FurtherNetworks(c.Intent.Spec.Groups)...) {
 		n, err := numbers.Network(api.Network{
 			UID: api.NetworkUID(c.UID(), name), Name: api.NetworkName(c.Name(), name), Project: c.Intent.Project, Cluster: c.Name(), ClusterUID: c.UID(),
-			Technology: api.TechnologyVXLAN, Egress: c.Intent.Spec.Egress && name == "",
+			Technology: c.Intent.Spec.TechnologyOf(name), Egress: c.Intent.Spec.Egress && name == "",
 		}, members)
 		if err != nil {
+			return nil, nil, err
+		}
+		if err := p.giveFabricNumber(&n, onFabric{cell: c.Intent.Spec.Cell}); err != nil {
 			return nil, nil, err
 		}
 		fresh = append(fresh, n)

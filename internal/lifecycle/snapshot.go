@@ -18,7 +18,7 @@ func Snapshottable(spec api.ClusterSpec) string {
 		case g.Stack != api.StackVM:
 			return fmt.Sprintf("group %q has stack %q; only members of stack %q have snapshots", g.Name, g.Stack, api.StackVM)
 		case g.HasFunctions():
-			return fmt.Sprintf("group %q has ports on functions of adapters (%s), whose state can't be saved", g.Name, g.Functions()[0].Name)
+			return fmt.Sprintf("group %q has ports on functions of adapters (%s), whose state can't be saved", g.Name, g.Functions()[0].Title())
 		case len(g.Devices) > 0:
 			return fmt.Sprintf("group %q has devices (%s), whose state can't be saved", g.Name, g.Devices[0].Class)
 		}

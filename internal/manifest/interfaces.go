@@ -7,14 +7,17 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// interfaces checks what the ports of a group's members are. Whether a network can bear them is for the server to find out: the manifest does not
-// tell its technology.
-func (n *normalizer) interfaces(path string, g api.Group) {
+// interfaces checks what the ports of a group's members are. Whether a network of the project can bear them is for the server to find out: the
+// manifest does not tell its technology.
+func (n *normalizer) interfaces(path string, spec *api.ClusterSpec, g api.Group) {
 	for i, network := range g.Networks {
 		at, kind := fmt.Sprintf("%s[%d].interface", path, i), network.Interface
 		_, joined := api.CutProjectNetwork(network.Name)
 		if network.Limited && !joined {
 			n.add(fmt.Sprintf("%s[%d].limited", path, i), "true", "is for networks of the project on InfiniBand only; %q is a private network of the cluster", network.Name)
+		}
+		if !joined && spec.TechnologyOf(network.Name) == api.TechnologyInfiniBand {
+			continue // ownNetwork has checked it
 		}
 		if kind == "" {
 			continue
@@ -27,12 +30,17 @@ func (n *normalizer) interfaces(path string, g api.Group) {
 			continue
 		}
 		if !joined {
-			n.add(at, string(kind), "%q is not possible on %q, a private network of the cluster: nodes carry its packets by tunnels, in which a function of an adapter has no part; "+
-				"name a network of the project that is a VLAN or on InfiniBand", kind, network.Name)
+			n.add(at, string(kind), "%q is not possible on %q, a further private network of the cluster: nodes carry its packets by tunnels, in which a function of an adapter has no part; "+
+				"write interface %s without a network for the cluster's own, or name a network of the project that is a VLAN or on InfiniBand", kind, network.Name, kind)
 		}
-		if g.Spares > 0 {
-			n.add(at, string(kind), "%q is a part of an adapter, which a spare can't hold for its member; omit the spares", kind)
-		}
+		n.noSpares(at, kind, g)
+	}
+}
+
+// noSpares refuses spares of members with functions.
+func (n *normalizer) noSpares(at string, kind api.Interface, g api.Group) {
+	if g.Spares > 0 {
+		n.add(at, string(kind), "%q is a part of an adapter, which a spare can't hold for its member; omit the spares", kind)
 	}
 }
 
@@ -40,11 +48,7 @@ func (n *normalizer) interfaces(path string, g api.Group) {
 func interfaceProblem(kind api.Interface, stack api.Stack) string {
 	switch {
 	case !slices.Contains(api.Interfaces(), kind):
-		var names []string
-		for _, i := range api.Interfaces() {
-			names = append(names, string(i))
-		}
-		return "is no kind of port; " + oneOf(string(kind), names)
+		return "is no kind of port; " + oneOf(string(kind), interfaceNames())
 	case stack == api.StackMetal:
 		return fmt.Sprintf("is not possible on stack %q, whose members have all ports of their nodes; omit it", stack)
 	case kind == api.InterfaceVeth && stack == api.StackVM:

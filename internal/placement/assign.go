@@ -19,6 +19,8 @@ type Decision struct {
 	// have ports besides, by group.
 	Networks []api.Network
 	Further  map[string][]api.GroupNetwork
+	// Own is what the ports of members on the cluster's own network are, by group; "" is made by their nodes.
+	Own map[string]api.Interface
 	// Fixed are the addresses that the member of a group has to get, by group and network. Reserved are those that members of other groups or
 	// clusters have to get, by the UID of the network: nobody else does.
 	Fixed    map[string]map[string]netip.Addr
@@ -159,7 +161,8 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 		return slices.Clone(p.Keeps), nil
 	}
 	further := d.Further[p.Group]
-	functions, err := functionsOf(p, further)
+	group := api.Group{Interface: d.Own[p.Group], Networks: further}
+	functions, err := functionsOf(p, &group)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +193,11 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 			port.Kind = api.PortTAP
 		}
 		if claim, on := functions[n.OwnName()]; on {
-			if err := setFunction(&port, n, further[named], claim, host); err != nil {
+			on := api.GroupNetwork{Interface: group.Interface}
+			if named >= 0 {
+				on = further[named]
+			}
+			if err := setFunction(&port, n, on, claim, host); err != nil {
 				return nil, err
 			}
 		}

@@ -144,9 +144,8 @@ func (s *Sketch) functionProblem(id int32, r api.DeviceRequest) string {
 }
 
 // functionsOf returns the parts of adapters that a member's ports are on, by the networks' names. Its last claims on its own node are for these ports,
-// in the order in which its group names the networks.
-func functionsOf(p *Placed, further []api.GroupNetwork) (map[string]api.DeviceClaim, error) {
-	group := api.Group{Networks: further}
+// in the order in which its group names the networks, the cluster's own first.
+func functionsOf(p *Placed, group *api.Group) (map[string]api.DeviceClaim, error) {
 	networks := group.Functions()
 	if len(networks) == 0 {
 		return nil, nil
@@ -163,7 +162,7 @@ func functionsOf(p *Placed, further []api.GroupNetwork) (map[string]api.DeviceCl
 	claims := map[string]api.DeviceClaim{}
 	for i, claim := range own[len(own)-len(networks):] {
 		if claim.Way != string(networks[i].Interface) {
-			return nil, fmt.Errorf("the port on network %s is to be of kind %s, and device %s is handed out as %q", networks[i].Name, networks[i].Interface, claim.Device, claim.Way)
+			return nil, fmt.Errorf("the port on %s is to be of kind %s, and device %s is handed out as %q", networks[i].Title(), networks[i].Interface, claim.Device, claim.Way)
 		}
 		claims[networks[i].Name] = claim
 	}

@@ -68,6 +68,8 @@ type Numbers struct {
 	subnets []netip.Prefix
 	// subnets6 are the IPv6 subnets that are taken.
 	subnets6 []netip.Prefix
+	// vlans are the VLAN IDs that are taken, with their networks.
+	vlans map[int]string
 }
 
 // Numbers returns what is taken of the pool by stored networks, clusters and quarantined assignments. Networks may have their subnets from
@@ -75,11 +77,15 @@ type Numbers struct {
 func (p Pool) Numbers(networks []*api.Network, records []*api.ClusterRecord, quarantined []*api.Quarantine) *Numbers {
 	n := &Numbers{
 		pool: p, indexes: pool.New(1, MaxNetworkIndex), blocks: pool.New(1, p.subnets.Count()-1), ranges: pool.New[uint32](0, lastRange),
+		vlans: map[int]string{},
 	}
 	for _, network := range networks {
 		n.indexes.Hold(network.Index, network.UID)
 		if network.PKey != 0 && network.Refused == "" {
 			n.holdPKey(network.UID, network.PKey)
+		}
+		if network.VLAN != 0 && network.Refused == "" {
+			n.vlans[network.VLAN] = network.UID
 		}
 		n.holdBlocks(network.Prefix, network.UID)
 		if network.HasIPv6() {

@@ -5,18 +5,23 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // portMTU returns what the networks of a group ask of a node's underlay, the most of those whose MTU was chosen, and of its trunk. Only a
-// project's can.
-func portMTU(view *state.View, project string, networks []api.GroupNetwork, encrypted bool) api.PortMTU {
+// project's can, and the cluster's own where that is a VLAN.
+func portMTU(view *state.View, intent *api.ClusterIntent, g *api.Group, encrypted bool) api.PortMTU {
 	var most api.PortMTU
-	for _, on := range networks {
+	if intent.Spec.TechnologyOf("") == api.TechnologyVLAN && !g.Interface.OnFunction() {
+		_, own := tenancy.Split(intent.Name)
+		most.VLAN, most.TrunkBytes = own, 1
+	}
+	for _, on := range g.Networks {
 		own, joined := api.CutProjectNetwork(on.Name)
 		if !joined {
 			continue
 		}
-		in := view.NetworkIntent(state.NetworkIntentName(project, own))
+		in := view.NetworkIntent(state.NetworkIntentName(intent.Project, own))
 		if on.Interface.OnFunction() {
 			continue // the adapter carries its packets, not the node
 		}

@@ -43,11 +43,11 @@ func TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks(t *testing.T) {
 		{api.DefaultProject, api.OnNetworks("project/any", "wide", "project/gone"), api.PortMTU{}},
 		{"lab", api.OnNetworks("project/wide"), api.PortMTU{Network: "project/wide", Bytes: 4000, UnderlayBytes: 4050}},
 	} {
-		if got := portMTU(cache.View(), tt.project, tt.networks, false); got != tt.want {
+		if got := portMTU(cache.View(), &api.ClusterIntent{Project: tt.project}, &api.Group{Networks: tt.networks}, false); got != tt.want {
 			t.Errorf("%s, %v: got %+v, want %+v", tt.project, tt.networks, got, tt.want)
 		}
 	}
-	if got, want := portMTU(cache.View(), "", api.OnNetworks("project/wide"), true).UnderlayBytes, 9060; got != want {
+	if got, want := portMTU(cache.View(), &api.ClusterIntent{}, &api.Group{Networks: api.OnNetworks("project/wide")}, true).UnderlayBytes, 9060; got != want {
 		t.Errorf("with encryption, a network takes %d bytes of the underlay, want %d", got, want)
 	}
 	at := see(view(repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "c", UID: "u", CreatedAt: noon, Spec: api.ClusterSpec{Groups: []api.Group{
@@ -61,5 +61,15 @@ func TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks(t *testing.T) {
 	asked := at.Admission(at.Needs(), free).Requests
 	if len(asked) != 1 || asked[0].Groups[0].PortMTU != wide || asked[0].Groups[1].PortMTU != (api.PortMTU{}) {
 		t.Errorf("the cluster asks for %+v", asked)
+	}
+}
+
+func TestAnOwnNetworkOnAVLANNeedsATrunkForPortsOnBridges(t *testing.T) {
+	intent := api.ClusterIntent{Name: "lab.c1", Spec: api.ClusterSpec{Technology: api.TechnologyVLAN}}
+	if got, want := portMTU(&state.View{}, &intent, &api.Group{}, false), (api.PortMTU{VLAN: "c1", TrunkBytes: 1}); got != want {
+		t.Errorf("ports on bridges: got %+v, want %+v", got, want)
+	}
+	if got := portMTU(&state.View{}, &intent, &api.Group{Interface: api.InterfaceVF}, false); got != (api.PortMTU{}) {
+		t.Errorf("ports on functions ask for %+v", got)
 	}
 }

@@ -324,9 +324,9 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
-	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec.Groups) {
+	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
 		if count[g.Name] > 0 {
-			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent.Project, g.Networks, s.Encrypted)
+			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)
 			r.Groups = append(r.Groups, g)
 		}
 	}
@@ -415,7 +415,7 @@ func counted(view *state.View, c *state.Cluster, parts resource.Parts) resource.
 		return held
 	}
 	held.Vector[resource.Clusters] = 1
-	groups := view.WithFunctions(c.Intent.Project, c.Intent.Spec.Groups)
+	groups := view.WithFunctions(c.Intent.Project, c.Intent.Spec)
 	for _, lost := range c.Record.Lost {
 		for i := range groups {
 			g := &groups[i]

@@ -4,7 +4,7 @@ package main
 var functionGuards = []Mutant{
 	{
 		Guard:   "a partition key is given to one network of the site",
-		File:    "internal/placement/pkey.go",
+		File:    "internal/placement/fabricnumber.go",
 		Find:    "\tn.indexes.Hold(pkey, \"partition of \"+network)\n",
 		Replace: "\t_, _ = network, pkey\n",
 		Test:    "./internal/placement TestEachPartitionKeyIsGivenOnce",

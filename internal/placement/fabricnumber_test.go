@@ -27,7 +27,7 @@ func TestEachPartitionKeyIsGivenOnce(t *testing.T) {
 		{0x16, 0, "partition key 0x0016 is not in the site's pool (0x0010-0x0015)"},
 		{0x14, 0x14, ""},
 		{0, 0x15, ""},
-		{0, 0, "all partition keys of the site's pool (0x0010-0x0015) are in use: delete a network on InfiniBand"},
+		{0, 0, "all partition keys of the site's pool (0x0010-0x0015) are in use: delete a network, or a cluster, on InfiniBand"},
 	} {
 		got, err := n.PKey("new", pool, tt.requested)
 		if got != tt.want || (err == nil) != (tt.problem == "") || err != nil && err.Error() != tt.problem {

@@ -27,7 +27,29 @@ func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int) (int, e
 			return pkey, nil
 		}
 	}
-	return 0, fmt.Errorf("all partition keys of the site's pool (%s) are in use: delete a network on InfiniBand", pool)
+	return 0, fmt.Errorf("all partition keys of the site's pool (%s) are in use: delete a network, or a cluster, on InfiniBand", pool)
+}
+
+// VLAN gives a network the requested VLAN ID, or with 0 the lowest free one of the pool. Networks keep their IDs until they are forgotten, so none is
+// given again before all members of its last network are proved clean.
+func (n *Numbers) VLAN(network string, pool api.VLANPool, requested int) (int, error) {
+	if requested != 0 {
+		switch {
+		case !pool.Has(requested):
+			return 0, fmt.Errorf("VLAN %d is not in the site's pool (%s)", requested, pool)
+		case n.vlans[requested] != "":
+			return 0, fmt.Errorf("VLAN %d was given to another network by then", requested)
+		}
+		n.vlans[requested] = network
+		return requested, nil
+	}
+	for vid := pool.First; pool.Has(vid); vid++ {
+		if n.vlans[vid] == "" {
+			n.vlans[vid] = network
+			return vid, nil
+		}
+	}
+	return 0, fmt.Errorf("all VLANs of the site's pool (%s) are in use: delete a network, or a cluster, on one", pool)
 }
 
 func (n *Numbers) holdPKey(network string, pkey int) {
