@@ -187,6 +187,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		}
 	}
 	differ("egress", was.Egress, want.Egress)
+	ownNetworkDiffers(&was, &want, differ)
 	for _, w := range want.Groups {
 		i, path := groupIndex(was, w.Name), groupPath(w.Name)
 		if i < 0 {

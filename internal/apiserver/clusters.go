@@ -100,6 +100,9 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := knownNetworks(want.Spec, project, view); err != nil {
 		return none, err
 	}
+	if err := s.ownNetworkFits(&want.Spec); err != nil {
+		return none, err
+	}
 	if err := interfacesFit(api.ClusterSpec{}, want.Spec, project, view); err != nil {
 		return none, err
 	}

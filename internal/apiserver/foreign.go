@@ -30,6 +30,13 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 				Message: fmt.Sprintf("must be %q: environment %q is the disk of another system, which boots in virtual machines only", api.StackVM, g.Environment),
 			})
 		}
+		if g.Interface.OnFunction() && img.Disk.Probe.Console == "" {
+			problems = append(problems, api.FieldProblem{
+				Location: groupField(spec, i, "interface"), Value: string(g.Interface),
+				Message: fmt.Sprintf("is not possible with environment %q, the disk of another system: its probe goes by the cluster's own network, and no node sees the traffic of a "+
+					"function; use an environment whose probe is a text on the console", g.Environment),
+			})
+		}
 		if len(g.Checks) > 0 {
 			problems = append(problems, api.FieldProblem{
 				Location: groupField(spec, i, "checks"),

@@ -24,13 +24,11 @@ func (s *Server) vlanFits(p tenancy.Principal, view *state.View, req api.Network
 	if req.Technology != api.TechnologyVLAN {
 		return nil
 	}
+	if err := s.hasVLANs(); err != nil {
+		return err
+	}
 	pool := s.cfg.VLANs
-	switch {
-	case pool == (api.VLANPool{}):
-		return fail(codeNoVLANs, "this site has no VLANs for networks: start its servers with --vlan-pool FIRST-LAST")
-	case s.cfg.Encrypted:
-		return fail(codeNoVLANs, "the site's underlay is encrypted, and WireGuard carries no VLANs: omit the technology, or start the servers without --encrypt-underlay")
-	case req.VLAN != 0 && !pool.Has(req.VLAN):
+	if req.VLAN != 0 && !pool.Has(req.VLAN) {
 		return failFields(codeInvalidRequest, api.FieldProblem{
 			Location: "vlan", Line: src.Line("vlan"), Value: strconv.Itoa(req.VLAN),
 			Message: fmt.Sprintf("VLAN %d is not in the site's pool, %s: choose one of it, or omit it to get a free one", req.VLAN, pool),
@@ -50,31 +48,55 @@ func (s *Server) vlanFits(p tenancy.Principal, view *state.View, req api.Network
 
 // vlanIsFree refuses a VLAN that another network has or asks for, and any if all are in use. It names the network only to principals that may know of it.
 func vlanIsFree(p tenancy.Principal, view *state.View, vid int, pool api.VLANPool) error {
-	users := map[int]*api.NetworkIntent{}
-	for _, in := range view.NetworkIntents {
-		if n := view.Network(in.UID); n != nil && n.VLAN != 0 && n.Refused == "" {
-			users[n.VLAN] = in
-		} else if n == nil && in.VLAN != 0 {
-			users[in.VLAN] = in
-		}
-	}
+	users := numberUsers(view, func(n *api.Network) int { return n.VLAN }, func(in *api.NetworkIntent) int { return in.VLAN })
 	if vid == 0 {
 		for v := pool.First; v <= pool.Last; v++ {
-			if users[v] == nil {
+			if users[v] == (numberUser{}) {
 				return nil
 			}
 		}
-		return fail(codeNoVLANs, "all VLANs of the site's pool, %s, are in use: delete a network on one", pool)
+		return fail(codeNoVLANs, "all VLANs of the site's pool, %s, are in use: delete a network, or a cluster, on one", pool)
 	}
-	in := users[vid]
+	if user := users[vid]; user != (numberUser{}) {
+		return fail(codeVLANTaken, "VLAN %d is in use by %s; choose another VLAN, or omit it to get a free one", vid, user.named(p))
+	}
+	return nil
+}
+
+// numberUser is the network that has a number of the site's pools, or asks for it: one of a project, or of a cluster; the zero value is none.
+type numberUser struct {
+	project *api.NetworkIntent
+	cluster *api.Network
+}
+
+// numberUsers returns the networks that have numbers, by these, or ask for them and have none yet.
+func numberUsers(view *state.View, has func(*api.Network) int, asks func(*api.NetworkIntent) int) map[int]numberUser {
+	users := map[int]numberUser{}
+	for _, in := range view.NetworkIntents {
+		if n := view.Network(in.UID); n != nil && has(n) != 0 && n.Refused == "" {
+			users[has(n)] = numberUser{project: in}
+		} else if n == nil && asks(in) != 0 {
+			users[asks(in)] = numberUser{project: in}
+		}
+	}
+	for _, n := range view.Networks {
+		if !n.OfProject() && has(n) != 0 {
+			users[has(n)] = numberUser{cluster: n}
+		}
+	}
+	return users
+}
+
+// named names the network for a principal, as far as that may know of it.
+func (u numberUser) named(p tenancy.Principal) string {
 	switch {
-	case in == nil:
-		return nil
-	case seesProject(p, in.Project):
-		_, own := tenancy.Split(in.Name)
-		return fail(codeVLANTaken, "VLAN %d is in use by network %q of project %q; choose another VLAN, or omit it to get a free one", vid, api.ProjectNetwork(own), projectOr(in.Project))
+	case u.project != nil && seesProject(p, u.project.Project):
+		_, own := tenancy.Split(u.project.Name)
+		return fmt.Sprintf("network %q of project %q", api.ProjectNetwork(own), projectOr(u.project.Project))
+	case u.cluster != nil && seesCluster(p, u.cluster.Cluster):
+		return fmt.Sprintf("cluster %q", shownName(p, u.cluster.Cluster))
 	default:
-		return fail(codeVLANTaken, "VLAN %d is in use by another network; choose another VLAN, or omit it to get a free one", vid)
+		return "another network"
 	}
 }
 

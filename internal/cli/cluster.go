@@ -66,6 +66,9 @@ type createFlags struct {
 	marks        []string
 	interfaces   []string
 	limited      []string
+	// technology and cell say what carries the cluster's own network.
+	technology string
+	cell       string
 	disk         string
 	userData     string
 	hugePages    string
@@ -107,7 +110,9 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringArrayVar(&f.guards, "security-group", nil, "security group of its members' ports on a further network, NETWORK=GROUP like project/lab=web; may be repeated")
 	flags.StringArrayVar(&f.rates, "rate", nil, "rates of its members' ports on a further network, NETWORK=MIN-MAX, NETWORK=MAX or NETWORK=MIN- in bits per second like project/lab=200Mbit-1Gbit; may be repeated")
 	flags.StringArrayVar(&f.marks, "dscp", nil, "DSCP of packets from its members' ports on a further network, NETWORK=DSCP like project/lab=10 or project/lab=AF11; may be repeated")
-	flags.StringArrayVar(&f.interfaces, "interface", nil, "what its members' ports on a further network are, NETWORK:KIND like project/ib:vf: veth, virtio, vf or pf (a virtual function or a whole port of an adapter) or macvtap; may be repeated")
+	flags.StringArrayVar(&f.interfaces, "interface", nil, "what its members' ports on the cluster's own network are, KIND, or on a further one, NETWORK:KIND like project/ib:vf: veth, virtio, vf or pf (a virtual function or a whole port of an adapter) or macvtap; may be repeated")
+	flags.StringVar(&f.technology, "technology", "", "what carries the cluster's own network: vxlan, vlan, or infiniband, which is a partition beside tunnels (default: vxlan; with --interface vf, pf or macvtap vlan, or infiniband with --interconnect infiniband)")
+	flags.StringVar(&f.cell, "cell", "", "cell of the fabric that carries the cluster's partition (default: the site's only one)")
 	flags.StringArrayVar(&f.limited, "limited", nil, "network on InfiniBand like project/storage, of whose partition its members are limited members: they reach full members only; may be repeated")
 	flags.BoolVar(&f.shareMemory, "share-memory", true, "let members on one node exchange messages through memory and see each other's processes")
 	flags.BoolVar(&f.display, "display", false, "give virtual machines a screen, for 'nearmetal cluster console --vnc'")
@@ -125,6 +130,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	_ = cmd.RegisterFlagCompletionFunc("cpu-model", cobra.FixedCompletions(slices.Concat([]string{cpumodel.Host}, cpumodel.Names()), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	_ = cmd.RegisterFlagCompletionFunc("shape", a.completeShapes)
+	_ = cmd.RegisterFlagCompletionFunc("technology", cobra.FixedCompletions([]string{"vxlan", "vlan", "infiniband"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("stack", cobra.FixedCompletions([]string{"container", "vm", "metal"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if f.trace && f.noWait {
@@ -143,7 +149,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -182,6 +188,10 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	if req.Networks, err = flaggedNetworks(f); err != nil {
 		return api.ClusterRequest{}, err
 	}
+	own, err := f.ownNetworkFields(cmd, &req)
+	if err != nil {
+		return req, err
+	}
 	given := []string{"name", "size", "cores", "memory", "stack", "environment"}
 	if cmd.Flags().Changed("shape") {
 		given = []string{"name", "size", "shape", "stack", "environment"}
@@ -205,6 +215,7 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	if cmd.Flags().Changed("cpu-model") {
 		req.CPUModel, given = f.cpuModel, append(given, "cpu_model")
 	}
+	given = append(given, own...)
 	more, err := f.machineFields(cmd, a.Streams.In, &req)
 	if err != nil {
 		return req, err

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nearmetal/nearmetal/api"
 )
 
@@ -56,11 +58,11 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 	}
 	for _, text := range f.interfaces {
 		at := strings.LastIndex(text, ":")
-		if at < 0 && api.Interface(text).OnFunction() {
-			return usage("--interface %s: the cluster's own network is carried by tunnels, in which a function of an adapter has no part; name a network of the project that is a VLAN or on InfiniBand: --interface project/NAME:%s", text, text)
+		if at < 0 {
+			continue // of the cluster's own network
 		}
 		if at < 1 || at == len(text)-1 {
-			return usage("--interface %q is not NETWORK:KIND, such as project/ib:vf", text)
+			return usage("--interface %q is not KIND, such as vf, nor NETWORK:KIND, such as project/ib:vf", text)
 		}
 		n, err := network("--interface", text, text[:at])
 		if err != nil {
@@ -79,6 +81,26 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 		n.Limited = true
 	}
 	return nil
+}
+
+// ownNetworkFields sets what flags say of the cluster's own network.
+func (f *createFlags) ownNetworkFields(cmd *cobra.Command, req *api.ClusterRequest) (given []string, err error) {
+	for _, text := range f.interfaces {
+		switch {
+		case strings.Contains(text, ":"):
+			continue
+		case req.Interface != "":
+			return nil, usage("--interface %s: the cluster's own network has interface %s already; give it once", text, req.Interface)
+		}
+		req.Interface, given = api.Interface(text), append(given, "interface")
+	}
+	if cmd.Flags().Changed("technology") {
+		req.Technology, given = api.Technology(f.technology), append(given, "technology")
+	}
+	if cmd.Flags().Changed("cell") {
+		req.Cell, given = f.cell, append(given, "cell")
+	}
+	return given, nil
 }
 
 func addSecurityGroup(n *api.GroupNetwork, value string) error {

@@ -73,7 +73,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
 	}
 	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st), "Saved", savedText(st),
-		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Subnet", st.CIDR,
+		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Technology", otherTechnology(cl.Spec.Technology), "Subnet", st.CIDR,
 		"Egress", yesNo(cl.Spec.Egress), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
 		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
 	fmt.Fprintln(w)
@@ -134,7 +134,7 @@ func networksText(m api.MemberStatus) string {
 // printGroups writes groups; what few have gets a column only when one has it.
 func printGroups(w io.Writer, groups []api.Group) {
 	spares := slices.ContainsFunc(groups, func(g api.Group) bool { return g.Spares > 0 })
-	networks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Networks) > 0 })
+	networks := slices.ContainsFunc(groups, func(g api.Group) bool { return groupNetworks(g) != "" })
 	checks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Checks) > 0 })
 	columns := func(cells []string, spareCell, networkCell, checkCell string) []string {
 		if spares {
@@ -170,11 +170,22 @@ func printGroups(w io.Writer, groups []api.Group) {
 
 // groupNetworks lists the networks of a group, with its fixed addresses and the security groups of its ports.
 func groupNetworks(g api.Group) string {
-	parts := make([]string, len(g.Networks))
-	for i, n := range g.Networks {
-		parts[i] = n.String()
+	var parts []string
+	if g.Interface != "" {
+		parts = append(parts, string(g.Interface)) // on the cluster's own, which has no name
+	}
+	for _, n := range g.Networks {
+		parts = append(parts, n.String())
 	}
 	return strings.Join(parts, ",")
+}
+
+// otherTechnology is what carries a cluster's own network, empty for tunnels.
+func otherTechnology(t api.Technology) string {
+	if t == api.TechnologyVXLAN {
+		return ""
+	}
+	return string(t)
 }
 
 // membersText is how many members are ready, and what is to be known of others.

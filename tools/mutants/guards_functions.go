@@ -18,9 +18,9 @@ var functionGuards = []Mutant{
 	},
 	{
 		Guard:   "a network in another project keeps its name to itself when its partition key is asked for",
-		File:    "internal/apiserver/partition.go",
-		Find:    "case seesProject(p, in.Project):",
-		Replace: "case in.Project != \"\" || seesProject(p, in.Project):",
+		File:    "internal/apiserver/vlan.go",
+		Find:    "case u.project != nil && seesProject(p, u.project.Project):",
+		Replace: "case u.project != nil:",
 		Test:    "./internal/apiserver TestAPartitionIsRefusedWithTheReason",
 	},
 	{

@@ -83,8 +83,8 @@ var vlanGuards = []Mutant{
 	{
 		Guard:   "a network in another project keeps its name to itself",
 		File:    "internal/apiserver/vlan.go",
-		Find:    "case seesProject(p, in.Project):",
-		Replace: "case in.Project != \"\" || seesProject(p, in.Project):",
+		Find:    "case u.project != nil && seesProject(p, u.project.Project):",
+		Replace: "case u.project != nil:",
 		Test:    "./internal/apiserver TestAVLANIsRefusedWithTheReason",
 	},
 	{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 	"github.com/nearmetal/nearmetal/internal/userdata"
@@ -75,7 +76,7 @@ func seedNetwork(m driver.Member, setup guestlink.Setup) map[string]any {
 		if len(routes) > 0 {
 			link["routes"] = routes
 		}
-		if n == 0 {
+		if n == 0 && !fabric.PortOf(&m.Assignment, n).OnFunction() { // no node answers on an adapter's own network
 			link["nameservers"] = map[string]any{"addresses": []string{m.Networks[n].Gateway.String()}, "search": api.SearchDomains(cluster)}
 		}
 		links[nic.Name] = link

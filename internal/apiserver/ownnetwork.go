@@ -1,0 +1,85 @@
+package apiserver
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// ownNetworkFits refuses an own network of a technology that the site does not have. It adds the cell of a partition where the site has only one.
+// Whether a number is free is for the leader to find out, as it gives them.
+func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
+	switch spec.Technology {
+	case api.TechnologyVLAN:
+		return s.hasVLANs()
+	case api.TechnologyInfiniBand:
+		if err := s.hasInfiniBand(); err != nil {
+			return err
+		}
+		cell, problem := s.cellOf(spec.Cell)
+		if problem != "" {
+			f := fail(codeInvalidCluster, "the cell of the cluster's partition %s", problem)
+			f.Errors = []api.FieldProblem{{Location: "cell", Value: spec.Cell, Message: problem}}
+			return f
+		}
+		spec.Cell = cell
+	}
+	return nil
+}
+
+// hasVLANs refuses networks on VLANs where the site has none.
+func (s *Server) hasVLANs() error {
+	switch {
+	case s.cfg.VLANs == (api.VLANPool{}):
+		return fail(codeNoVLANs, "this site has no VLANs for networks: start its servers with --vlan-pool FIRST-LAST")
+	case s.cfg.Encrypted:
+		return fail(codeNoVLANs, "the site's underlay is encrypted, and WireGuard carries no VLANs: choose technology %s without functions of adapters, or start the servers without --encrypt-underlay", api.TechnologyVXLAN)
+	default:
+		return nil
+	}
+}
+
+// hasInfiniBand refuses partitions where the site can't make any.
+func (s *Server) hasInfiniBand() error {
+	switch {
+	case s.cfg.PKeys == (api.PKeyPool{}):
+		return fail(codeNoInfiniBand, "this site has no partition keys for networks: start its servers with --pkey-pool FIRST-LAST")
+	case len(s.cfg.Offers.Fabrics) == 0:
+		return fail(codeNoInfiniBand, "this site's servers control no InfiniBand fabric")
+	default:
+		return nil
+	}
+}
+
+// cellOf returns the cell of a partition: the one that was asked for, or the site's only one. Else it returns what is wrong.
+func (s *Server) cellOf(asked string) (cell, problem string) {
+	cells := slices.Sorted(slices.Values(s.cfg.Offers.Fabrics))
+	switch {
+	case asked == "" && len(cells) == 1:
+		return cells[0], ""
+	case asked == "":
+		return "", "is missing; the site has several: " + strings.Join(cells, ", ")
+	case !slices.Contains(cells, asked):
+		return "", fmt.Sprintf("%q is no cell of an InfiniBand fabric that this site controls; those are: %s", asked, strings.Join(cells, ", "))
+	default:
+		return asked, ""
+	}
+}
+
+// ownNetworkDiffers returns how the own network of a cluster is to become another, which none can. A file need not name its technology and cell.
+func ownNetworkDiffers(was, want *api.ClusterSpec, differ func(path string, was, want any)) {
+	if want.Technology != "" {
+		differ("technology", cmp.Or(was.Technology, api.TechnologyVXLAN), want.Technology)
+	}
+	if want.Cell != "" {
+		differ("cell", was.Cell, want.Cell)
+	}
+	for _, w := range want.Groups {
+		if i := groupIndex(*was, w.Name); i >= 0 {
+			differ(groupPath(w.Name)+".interface", cmp.Or(was.Groups[i].Interface, "made by nodes"), cmp.Or(w.Interface, "made by nodes"))
+		}
+	}
+}
