@@ -7,17 +7,19 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
 func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
-	s := apiservertest.New(t, memory.New(), nil)
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.VLANs = api.VLANPool{First: 100, Last: 100} })
 	s.AddDisk("other")
 	check := api.Check{Name: "disk", Command: []string{"true"}}
 	for want, req := range map[string]api.ClusterRequest{
 		"boots in virtual machines only": {Name: "c1", Environment: "other"},
+		"no node sees the traffic of a":  {Name: "c1", Environment: "other", Stack: api.StackVM, Interface: api.InterfaceVF},
 		"without an agent to run":        {Name: "c1", Environment: "other", Stack: api.StackVM, Checks: []api.Check{check}},
 	} {
 		if _, err := s.Client().CreateCluster(t.Context(), req); !client.HasCode(err, "invalid_cluster") || !strings.Contains(err.Error(), want) {

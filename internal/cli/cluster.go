@@ -69,11 +69,11 @@ type createFlags struct {
 	// technology and cell say what carries the cluster's own network.
 	technology string
 	cell       string
-	disk         string
-	userData     string
-	hugePages    string
-	noWait       bool
-	timeout      time.Duration
+	disk       string
+	userData   string
+	hugePages  string
+	noWait     bool
+	timeout    time.Duration
 }
 
 func (a *app) clusterCreate() *cobra.Command {

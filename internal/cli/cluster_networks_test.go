@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -50,4 +51,43 @@ func TestANetworkIsShownWithTheRatesOfItsPorts(t *testing.T) {
 	network := api.NetworkStatus{Network: api.Network{Name: "project/lab"}, Ports: []api.NetworkPort{port("c1-0", api.Quality{MaxRate: 1e9, DSCP: "0"}), port("c1-1", api.Quality{})}}
 	f.fixed("GET /v1/networks/{name}", network)
 	has(t, f.shell().run(t, "network", "show", "project/lab"), 0, "MAC  RATES  DSCP  STATE\n", "-    1Gbit  0     in use\n", "-    -      -     in use\n")
+}
+
+func TestTheOwnNetworksInterfaceAndTechnologyAreGivenWithoutAName(t *testing.T) {
+	f := newFake(t)
+	for want, args := range map[string][]string{
+		"--interface pf: the cluster's own network has interface vf already; give it once": {"--interface", "vf", "--interface", "pf"},
+		`--interface: "vff" is no kind of port; did you mean "vf"?`:                        {"--interface", "vff"},
+		"--interface :vf\" is not KIND, such as vf, nor NETWORK:KIND":                      {"--interface", ":vf"},
+		"--interface project/ib:vf: its network is not given: --network project/ib":        {"--interface", "project/ib:vf"},
+		`--technology: "vlna" is no technology of networks; did you mean "vlan"?`:          {"--technology", "vlna"},
+		`--technology: "" is no technology of networks`:                                    {"--technology", ""},
+		"--cell: is for clusters with a partition only":                                    {"--cell", "ib0"},
+		"--egress: is not possible with interface vf":                                      {"--interface", "vf", "--egress"},
+		"--technology can't be given together with a file":                                 {"--technology", "vlan", "-f", "c1.yaml"},
+		"--cell can't be given together with a file":                                       {"--cell", "ib0", "-f", "c1.yaml"},
+	} {
+		all := append([]string{"cluster", "create"}, args...)
+		if args[len(args)-1] != "c1.yaml" {
+			all = append(all, "c1")
+		}
+		has(t, f.shell().run(t, all...), cli.ExitUsage, strings.Replace(want, "--interface :vf", `--interface ":vf`, 1))
+	}
+	var sent api.ClusterRequest
+	f.on("POST /v1/clusters", func(_ *http.Request, body string) any {
+		sent = api.ClusterRequest{}
+		if err := json.Unmarshal([]byte(body), &sent); err != nil {
+			t.Error(err)
+		}
+		return api.Cluster{Name: "c1", Spec: api.ClusterSpec{Technology: api.TechnologyVLAN, Groups: []api.Group{{Name: "c1", Interface: api.InterfaceVF, Networks: sent.Networks}}}}
+	})
+	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--interface", "vf", "--network", "project/ib", "--interface", "project/ib:pf"), 0,
+		"Technology:  vlan\n", "vf,project/ib:pf")
+	if sent.Interface != api.InterfaceVF || sent.Technology != "" || len(sent.Networks) != 1 || sent.Networks[0].Interface != api.InterfacePF {
+		t.Errorf("sent was %+v", sent)
+	}
+	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--interface", "pf", "--technology", "infiniband", "--cell", "ib0"), 0)
+	if sent.Interface != api.InterfacePF || sent.Technology != api.TechnologyInfiniBand || sent.Cell != "ib0" {
+		t.Errorf("sent was %+v", sent)
+	}
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
-// newPartitioned is a led site with one node, whose adapter on fabric ib0 has one virtual function, and network project/ib there.
+// newPartitioned is a led site with one node and network project/ib on fabric ib0. The node's adapter there has one virtual function, its Ethernet
+// adapter two. The site has one VLAN.
 func newPartitioned(t *testing.T) *wired {
 	t.Helper()
 	w := &wired{led: newLed(t, memory.New()), tables: &fake.Tables{}}
 	w.keeper = site.NewKeeper(fake.NewSite(w.tables), slog.New(slog.DiscardHandler))
-	w.fabrics, w.pkeys = situation.Fabrics{"ib0": w.keeper}, api.PKeyPool{First: 0x12, Last: 0x1f}
+	w.fabrics, w.pkeys, w.vlans = situation.Fabrics{"ib0": w.keeper}, api.PKeyPool{First: 0x12, Last: 0x1f}, api.VLANPool{First: 100, Last: 100}
 	w.campaign()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -30,6 +31,9 @@ func newPartitioned(t *testing.T) *wired {
 		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
 		Capacity: api.NodeCapacity{Cores: []api.Core{{}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, Devices: []api.Device{{
 			ID: "0000:3b:00.0", Class: api.ClassHCA, Cell: "ib0", Counters: map[string]int64{"vf": 1, "port": 1},
+			Ways: map[string]api.DeviceWay{"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}}},
+		}, {
+			ID: "0000:5e:00.0", Class: api.ClassNIC, Cell: "lan1", Counters: map[string]int64{"vf": 2, "port": 1},
 			Ways: map[string]api.DeviceWay{"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}}},
 		}}},
 	}
@@ -43,12 +47,18 @@ func newPartitioned(t *testing.T) *wired {
 // ask asks for a cluster of one member with a virtual function on project/ib.
 func (w *wired) ask(name string) {
 	w.t.Helper()
-	w.view(w.repo.CreateCluster(w.t.Context(), api.ClusterIntent{
-		Name: name, UID: "u" + name, Project: api.DefaultProject, CreatedAt: w.now, Spec: api.ClusterSpec{Groups: []api.Group{{
-			Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local",
-			Networks: []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF, Limited: true}},
-		}}},
-	}))
+	w.askFor(name, api.ClusterSpec{}, func(g *api.Group) {
+		g.Networks = []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF, Limited: true}}
+	})
+}
+
+// askFor asks for a cluster of one member with ports as they are set.
+func (w *wired) askFor(name string, spec api.ClusterSpec, ports func(g *api.Group)) {
+	w.t.Helper()
+	g := api.Group{Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 64 << 20}, Stack: api.StackContainer, Environment: "local"}
+	ports(&g)
+	spec.Groups = []api.Group{g}
+	w.view(w.repo.CreateCluster(w.t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, Project: api.DefaultProject, CreatedAt: w.now, Spec: spec}))
 }
 
 func TestTheLastFunctionHasOneOwnerUntilItIsProvedClean(t *testing.T) {

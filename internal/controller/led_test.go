@@ -119,6 +119,7 @@ type led struct {
 	// fabrics are those of the site, whose keepers the test runs.
 	fabrics situation.Fabrics
 	pkeys   api.PKeyPool
+	vlans   api.VLANPool
 }
 
 func newLed(t testing.TB, s store.Store) *led {
@@ -148,7 +149,7 @@ func (l *led) campaign() {
 	l.lead = newLeader(Config{
 		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
-		PKeys: l.pkeys, Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
+		PKeys: l.pkeys, VLANs: l.vlans, Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
 	}, leadership)
 	l.leader = l.lead.writer
 }

@@ -228,3 +228,32 @@ func TestPortsAreOnThePartsThatWereChosen(t *testing.T) {
 		t.Errorf("without parts: %v", err)
 	}
 }
+
+func TestTheOwnNetworksPortIsOnTheFirstPartThatWasChosen(t *testing.T) {
+	t.Parallel()
+	own := api.Network{UID: "u", Name: "c", Index: 3, Prefix: netip.MustParsePrefix("10.64.0.0/20"), Technology: api.TechnologyVLAN, VLAN: 100}
+	wire := api.Network{UID: "wire", Name: "project/wire", Index: 5, Prefix: netip.MustParsePrefix("10.64.32.0/20"), Technology: api.TechnologyVLAN, VLAN: 101}
+	claims := []api.DeviceClaim{
+		{Class: "nic", Device: "0000:3b:00.0", Way: "vf", Part: "vf4", Takes: map[string]int64{"vf": 1}},
+		{Class: "nic", Device: "0000:5e:00.0", Way: "macvtap", Part: "vf2", Takes: map[string]int64{"vf": 1}},
+	}
+	placed := Placed{Group: "c", Member: "c-0", Node: "n2", Stack: api.StackVM, Devices: []DevicesOn{{Node: "n2", Claims: claims}}}
+	d := Decision{
+		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, wire}, Own: map[string]api.Interface{"c": api.InterfaceVF},
+		Further: map[string][]api.GroupNetwork{"c": {{Name: "project/wire", Interface: api.InterfaceMACVTAP}}},
+	}
+	assigned, err := Assign([]Placed{placed}, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := assigned[0].Ports[0]; p.Network != "u" || p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.GUID != "" {
+		t.Errorf("the port on the cluster's own network is %+v", p)
+	}
+	if p := assigned[0].Ports[1]; p.Network != "wire" || p.Kind != api.PortMACVTAP || p.Device != "0000:5e:00.0" || p.Part != "vf2" {
+		t.Errorf("the port on project/wire is %+v", p)
+	}
+	d.Networks[0].Technology = api.TechnologyVXLAN
+	if _, err := Assign([]Placed{placed}, d); err == nil || !strings.Contains(err.Error(), "network c is of technology \"vxlan\", on which no port can be on a function of an adapter") {
+		t.Errorf("on tunnels: %v", err)
+	}
+}
