@@ -166,6 +166,7 @@ func (m *mirror) checkNetworks() {
 		}
 	}
 	indexes := map[int]string{}
+	vids := map[int]string{}
 	for uid, n := range m.networks {
 		if other, taken := indexes[n.Index]; taken && other != uid {
 			m.w.fail("double allocation", "index %d is that of networks %s and %s", n.Index, uid, other)
@@ -173,6 +174,16 @@ func (m *mirror) checkNetworks() {
 		indexes[n.Index] = uid
 		if other, taken := indexes[n.PKey]; n.PKey != 0 && taken && other != uid {
 			m.w.fail("double allocation", "partition key %d of network %s is a number of network %s", n.PKey, uid, other)
+		}
+		if other, taken := vids[n.VLAN]; n.VLAN != 0 && taken {
+			m.w.fail("double allocation", "VLAN %d is that of networks %s and %s", n.VLAN, uid, other)
+		}
+		vids[n.VLAN] = uid
+		if n.VLAN != 0 && n.ClusterUID != "" {
+			m.w.happened("own network on a VLAN")
+		}
+		if n.PKey != 0 && n.ClusterUID != "" {
+			m.w.happened("own partition")
 		}
 		if n.PKey != 0 {
 			indexes[n.PKey] = uid

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -9,8 +10,8 @@ import (
 
 // The numbers that networks of adapters' functions can have. Keys begin with indexes of networks, which are of the same range of numbers.
 var (
-	vlans = api.VLANPool{First: 100, Last: 101}
-	pkeys = api.PKeyPool{First: 3, Last: 12}
+	vlans = api.VLANPool{First: 100, Last: 300}
+	pkeys = api.PKeyPool{First: 3, Last: 300}
 )
 
 // The networks of the default project on which members' ports are virtual functions.
@@ -71,12 +72,29 @@ func (w *world) drawFunctions(cluster, project string, groups []api.Group) {
 	}
 }
 
+// drawOwnNetwork lets some clusters have an own network on a VLAN, or a partition of their own.
+func (w *world) drawOwnNetwork(cluster string, spec *api.ClusterSpec) {
+	metal := func(g api.Group) bool { return g.Stack == api.StackMetal }
+	if !w.cfg.Kinds.Has(Functions) || slices.ContainsFunc(spec.Groups, metal) || w.drawnFor(cluster+" own network", 4) > 0 {
+		return
+	}
+	if w.fabric == nil || w.drawnFor(cluster+" own partition", 4) == 0 {
+		spec.Technology, spec.Groups[0].Interface, spec.Groups[0].Spares = api.TechnologyVLAN, api.InterfaceVF, 0
+		return
+	}
+	spec.Technology, spec.Cell = api.TechnologyInfiniBand, cell
+	for i := range spec.Groups {
+		g := &spec.Groups[i]
+		g.Spares, g.Networks = 0, append([]api.GroupNetwork{{Name: api.OwnPartition, Interface: api.InterfaceVF}}, g.Networks...)
+	}
+}
+
 // functionsOf are the devices that each member of a group gets for its ports.
 func functionsOf(g *api.Group) []api.DeviceRequest {
 	var requests []api.DeviceRequest
 	for _, on := range g.Functions() {
 		r := api.FunctionRequest(on.Interface, api.TechnologyVLAN, "")
-		if on.Name == api.ProjectNetwork(partitionNetwork) {
+		if on.Name == api.ProjectNetwork(partitionNetwork) || on.Name == api.OwnPartition {
 			r = api.FunctionRequest(on.Interface, api.TechnologyInfiniBand, cell)
 		}
 		requests = append(requests, r)

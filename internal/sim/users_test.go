@@ -140,6 +140,7 @@ func (w *world) drawLife(i int) life {
 	}
 	w.drawJoins(in.Name, in.Spec.Groups)
 	w.drawFunctions(in.Name, in.Project, in.Spec.Groups)
+	w.drawOwnNetwork(in.Name, &in.Spec)
 	w.drawEgress(&in)
 	l.intent = in
 	for range r.IntN(5) {

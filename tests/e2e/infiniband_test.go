@@ -65,6 +65,51 @@ func TestNetworksOnInfiniBandArePartitionsOfTheirMembersPortsOnly(t *testing.T) 
 		}
 	}
 	s.must("network", "delete", "project/red", "project/blue")
+	s.ownPartition(ports)
+}
+
+// ownPartition creates a cluster with a partition of its own by one command, and deletes it. Its members know each other by tunnels. ports are the
+// GUIDs of all nodes' ports.
+func (s *site) ownPartition(ports map[string]string) {
+	s.t.Helper()
+	for want, args := range map[string][]string{
+		"this site has no VLANs for networks":                                  {"--interface", "pf"},
+		"InfiniBand carries no Ethernet":                                       {"--stack", "vm", "--interface", "macvtap", "--interconnect", "infiniband"},
+		"gives the cluster a partition, and no group has ports there":          {"--technology", "infiniband"},
+		`"pf" is not possible on an own network of technology vxlan`:           {"--technology", "vxlan", "--interface", "pf"},
+		"--security-group infiniband=web: its network is not given: --network": {"--technology", "infiniband", "--interface", "pf", "--security-group", "infiniband=web"},
+	} {
+		if a := s.cli(append([]string{"cluster", "create", "own"}, args...)...); a.code == 0 || !strings.Contains(a.err, want) {
+			s.t.Errorf("cluster create %v: %d %q, want %q", args, a.code, a.err, want)
+		}
+	}
+	if a := s.cli("cluster", "create", "large", "--size", "3", "--interface", "pf", "--technology", "infiniband"); a.code == 0 {
+		s.t.Error("three members got whole ports of two nodes")
+	}
+	s.must("cluster", "delete", "large", "--yes")
+	own := s.cluster("own", 2, "--interface", "pf", "--interconnect", "infiniband")
+	if own.Spec.Technology != "infiniband" || own.Spec.Cell != "ib0" {
+		s.t.Errorf("its own network is %q in cell %q", own.Spec.Technology, own.Spec.Cell)
+	}
+	if out := s.must("network", "show", "own:infiniband"); !regexp.MustCompile(`Technology: +infiniband\n`).MatchString(out) || strings.Count(out, " pf ") != 2 {
+		s.t.Errorf("its partition is shown as %q", out)
+	}
+	const key = 0x8100
+	for name, guid := range ports {
+		if keys := s.keysOf(guid); !keys[key] {
+			s.t.Errorf("the port that %s had has the keys %v, want 0x8100", name, keys)
+		}
+	}
+	if out := s.must("run", "own", "--", "getent", "hosts", "own-1"); !strings.Contains(out, own.Status.Members[1].Address) {
+		s.t.Errorf("a member finds own-1 at %q", out)
+	}
+	s.must("run", "own", "--", "ssh", "own-1", "true")
+	s.must("cluster", "delete", "own", "--yes")
+	for name, guid := range ports {
+		if keys := s.keysOf(guid); keys[key] {
+			s.t.Errorf("after the delete the port that %s had still has the keys %v", name, keys)
+		}
+	}
 }
 
 // surviveKill lets a second dev be refused, which leaves the fabric alone, and kills the first one: ibsim and OpenSM end with it, and the next one has

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,18 @@ func TestTheSeedHasTheIPv6AddressesOfNetworksThatHaveThem(t *testing.T) {
 	}
 	if n := bytes.Count(data, []byte(`"fd12:3456:789a:1::2/64"`)); n != 1 {
 		t.Errorf("the address is in the seed %d times, want once", n)
+	}
+}
+
+func TestTheSeedNamesNoResolverWhereNoNodeSeesTheTraffic(t *testing.T) {
+	m, setup := goldenSeed()
+	if links, err := json.Marshal(seedNetwork(m, setup)); err != nil || !bytes.Contains(links, []byte(`"addresses":["10.64.0.1"]`)) {
+		t.Errorf("on a bridge: %s, %v; want the gateway as resolver", links, err)
+	}
+	m.Assignment.Ports = slices.Clone(m.Assignment.Ports)
+	m.Assignment.Ports[0].Kind, m.Assignment.Ports[0].Device, m.Assignment.Ports[0].Part = api.PortVF, "0000:3b:00.0", "vf0"
+	if links, err := json.Marshal(seedNetwork(m, setup)); err != nil || bytes.Contains(links, []byte("nameservers")) {
+		t.Errorf("on a function: %s, %v; want no resolver", links, err)
 	}
 }
 
