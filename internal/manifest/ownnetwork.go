@@ -100,7 +100,7 @@ func (n *normalizer) ownPartitions(spec *api.ClusterSpec, pathOf func(group int)
 		ports = ports || named >= 0 || g.Interface != ""
 		switch {
 		case named >= 0 && g.Interface != "":
-			n.add(at, string(g.Interface), "is given twice: the group's network %q is the cluster's partition, and has an interface; omit one of both", api.OwnPartition)
+			n.add(at, string(g.Interface), "conflicts with the group's network %q, which is the cluster's partition and has an interface; omit this one", api.OwnPartition)
 		case named >= 0:
 			n.ownPartition(fmt.Sprintf("%s[%d].interface", networks, named), *g, g.Networks[named])
 		case g.Interface != "" && len(g.Networks) >= MaxGroupNetworks:

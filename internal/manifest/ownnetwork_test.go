@@ -90,7 +90,7 @@ func TestAnOwnNetworkThatCanNotBeIsRefusedWithTheReason(t *testing.T) {
 		"technology: infiniband\ninterface: veth":          "and no group has ports there",
 		"stack: vm\ninterface: macvtap\n" + ib:             `interface: "macvtap" is an Ethernet interface, and InfiniBand carries no Ethernet`,
 		"technology: infiniband\nnetworks: [infiniband]":   `networks[0].interface: is not vf, or pf for a whole port`,
-		"technology: infiniband\ninterface: vf\nnetworks: [{name: infiniband, interface: vf}]":          "interface: is given twice",
+		"technology: infiniband\ninterface: vf\nnetworks: [{name: infiniband, interface: vf}]":          `interface: conflicts with the group's network "infiniband"`,
 		"technology: infiniband\nnetworks: [{name: infiniband, interface: vf, security_groups: [web]}]": "has security groups, which nodes can't enforce on a port of kind vf",
 		"technology: infiniband\nnetworks: [{name: infiniband, interface: vf, dscp: '10'}]":             "has a DSCP, which nodes can't enforce on a port of kind vf",
 		"technology: infiniband\nnetworks: [{name: infiniband, interface: vf, limited: true}]":          "limited: is for networks of the project on InfiniBand only",

@@ -61,8 +61,8 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "placement is asked for the MTU of a group's networks",
 		File:    "internal/situation/situation.go",
-		Find:    "portMTU(s.View, intent.Project, g.Networks, s.Encrypted)",
-		Replace: "portMTU(s.View, intent.Project, nil, s.Encrypted)",
+		Find:    "portMTU(s.View, intent, &g, s.Encrypted)",
+		Replace: "portMTU(s.View, intent, &api.Group{}, s.Encrypted)",
 		Test:    "./internal/situation TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks",
 	},
 	{
