@@ -1,9 +1,12 @@
 package apiserver
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
@@ -29,7 +32,33 @@ func (s *Server) partitionFits(p tenancy.Principal, view *state.View, req *api.N
 			Message: fmt.Sprintf("partition key %s is not in the site's pool, %s: choose one of it, or omit it to get a free one", api.PKeyText(req.PKey), pool),
 		})
 	}
-	return pkeyIsFree(p, view, req.PKey, pool)
+	if err := pkeyIsFree(p, view, req.PKey, pool); err != nil {
+		return err
+	}
+	return s.fabricTakes(req)
+}
+
+// fabricTakes refuses a network that its fabric can't have: the requested partition key may be the operator's. Without a requested one, the leader
+// passes over keys that are.
+func (s *Server) fabricTakes(req *api.NetworkRequest) error {
+	keeper := s.cfg.Fabrics[req.Cell]
+	if keeper == nil {
+		return nil
+	}
+	err := keeper.Check([]site.Network{{Number: cmp.Or(req.PKey, s.cfg.PKeys.First), Partition: req.Partition}})
+	refusal := (*site.Refusal)(nil)
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &refusal):
+		return fail(codeNoInfiniBand, "fabric %s takes no networks now: %v", req.Cell, err)
+	case refusal.Number == 0:
+		return fail(codeInvalidRequest, "fabric %s can't have this network: %v", req.Cell, err)
+	case req.PKey == 0:
+		return nil
+	default:
+		return fail(codePKeyTaken, "%v; choose another partition key, or omit it to get a free one", err)
+	}
 }
 
 // pkeyIsFree refuses a partition key that another network has or asks for, and any if all are in use. It names the network only to

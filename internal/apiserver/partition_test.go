@@ -1,7 +1,9 @@
 package apiserver_test
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -9,6 +11,9 @@ import (
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
@@ -74,4 +79,26 @@ func TestAPartitionIsRefusedWithTheReason(t *testing.T) {
 	refused("several cells and none named", withPKeys(t, "ib1", "ib0").Client(), partition("a", 0), "invalid_request", "is missing; the site has several: ib0, ib1")
 	refused("a site without a fabric", withPKeys(t).Client(), partition("a", 0), "no_infiniband", "this site's servers control no InfiniBand fabric")
 	refused("a site without a pool", twoProjects(t).Client(), partition("a", 0), "no_infiniband", "start its servers with --pkey-pool")
+}
+
+func TestAPartitionKeyOfTheOperatorsIsRefusedAtCreation(t *testing.T) {
+	tables := &fake.Tables{}
+	executor := fake.NewSite(tables)
+	tables.Own(0x100)
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+		c.PKeys, c.Offers.Fabrics = api.PKeyPool{First: 0x100, Last: 0x101}, []string{"ib0"}
+		c.Fabrics = situation.Fabrics{"ib0": site.NewKeeper(executor, slog.New(slog.DiscardHandler))}
+	})
+	_, err := s.Client().CreateNetwork(t.Context(), partition("a", 0x100))
+	if !client.HasCode(err, "pkey_taken") || !strings.Contains(err.Error(), "network 256 is the operator's; choose another partition key") {
+		t.Errorf("the operator's key: %v", err)
+	}
+	if _, err := s.Client().CreateNetwork(t.Context(), partition("a", 0x101)); err != nil {
+		t.Errorf("another key: %v", err)
+	}
+	executor.Fail("Check", errors.New("own.conf: line 3: there is no colon"))
+	_, err = s.Client().CreateNetwork(t.Context(), partition("b", 0))
+	if !client.HasCode(err, "no_infiniband") || !strings.Contains(err.Error(), "fabric ib0 takes no networks now: own.conf: line 3") {
+		t.Errorf("a fabric whose operator's file is damaged: %v", err)
+	}
 }

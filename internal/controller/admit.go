@@ -230,14 +230,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		return decision.Change{}, err
 	}
 	if err != nil {
-		verdict := admission.Refuse
-		if c.Intent.Spec.Queue {
-			verdict = admission.Wait
-		}
-		a.places, a.waits = nil, append(a.waits, wait{
-			need: a.places[0].need, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: err.Error()},
-		})
-		return p.answer(a, numbers)
+		return p.unplaced(a, "networks", err, numbers)
 	}
 	base.Beside = at.Beside
 	var ops []lifecycle.ClusterOperation
@@ -250,6 +243,9 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		if err != nil {
 			return decision.Change{}, err
 		}
+		if err := p.admits(assignments, at.Networks); err != nil {
+			return p.unplaced(a, "fabric", err, numbers)
+		}
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
 		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
@@ -259,4 +255,19 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		p.noteGiven(at.Networks, assignments)
 	}
 	return decision.Apply(base, ops, p.now)
+}
+
+// unplaced takes the places of one cluster back that it can't have, and has it wait or be refused with the reason.
+func (p *pass) unplaced(a *answer, constraint string, why error, numbers *placement.Numbers) (decision.Change, error) {
+	verdict := admission.Refuse
+	if a.cluster.Intent.Spec.Queue {
+		verdict = admission.Wait
+	}
+	for _, place := range a.places {
+		a.waits = append(a.waits, wait{
+			need: place.need, decision: admission.Decision{Verdict: verdict, Constraint: constraint, Reason: why.Error()},
+		})
+	}
+	a.places = nil
+	return p.answer(a, numbers)
 }

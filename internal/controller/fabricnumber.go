@@ -3,9 +3,11 @@ package controller
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
 )
 
 // onFabric is what is wanted of a network on a fabric: a cell, and numbers of the site's pools; zero: any.
@@ -29,6 +31,11 @@ func (p *pass) giveFabricNumber(n *api.Network, want onFabric) (err error) {
 	}
 }
 
+// errLater: whether a fabric could have a network can't be known now.
+var errLater = errors.New("it is not known yet")
+
+// givePKey gives a network on InfiniBand its cell and its partition key. Keys that the fabric can't have, such as the operator's, are passed over. It
+// returns errLater when that can't be known now.
 func (p *pass) givePKey(n *api.Network, want onFabric) error {
 	cells := p.cfg.Offers.Fabrics
 	if len(cells) == 0 {
@@ -38,7 +45,21 @@ func (p *pass) givePKey(n *api.Network, want onFabric) error {
 	if !slices.Contains(cells, n.Cell) {
 		return errors.New("the site controls no fabric of cell " + n.Cell)
 	}
-	pkey, err := p.numbers().PKey(n.UID, p.cfg.PKeys, want.pkey)
-	n.PKey = pkey
-	return err
+	for {
+		pkey, err := p.numbers().PKey(n.UID, p.cfg.PKeys, want.pkey)
+		if err != nil {
+			return err
+		}
+		err = p.cfg.Fabrics[n.Cell].Check([]site.Network{{Number: pkey, Partition: want.partition}})
+		refusal := (*site.Refusal)(nil)
+		switch {
+		case err == nil:
+			n.PKey = pkey
+			return nil
+		case !errors.As(err, &refusal):
+			return fmt.Errorf("%w: fabric %s: %w", errLater, n.Cell, err)
+		case refusal.Number == 0 || want.pkey != 0:
+			return fmt.Errorf("fabric %s: %w", n.Cell, err)
+		}
+	}
 }

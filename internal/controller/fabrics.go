@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -46,7 +47,7 @@ func (l *leader) tellFabrics(revision int64) {
 	if len(l.cfg.Fabrics) == 0 || l.fabricsTold && !l.desired.fabricsDirty {
 		return
 	}
-	networks := l.desired.fabrics()
+	networks := networksOn(l.desired.fabricPorts())
 	for name, keeper := range l.cfg.Fabrics {
 		keeper.Set(lifecycle.Epoch{Term: l.writer.Term(), Revision: revision}, networks[name])
 	}
@@ -66,17 +67,49 @@ func (l *leader) touchFabrics() {
 	}
 }
 
-// fabrics are the networks that each fabric is to have, with their ports, in order.
-func (d *desiredStates) fabrics() map[string][]site.Network {
-	ports, partitions := map[string]map[int][]site.Port{}, map[int]api.Partition{}
-	for _, c := range d.clusters {
-		for _, p := range c.ports {
-			if ports[p.fabric] == nil {
-				ports[p.fabric] = map[int][]site.Port{}
-			}
-			ports[p.fabric][p.network] = append(ports[p.fabric][p.network], site.Port{At: p.at, Limited: p.limited})
-			partitions[p.network] = p.partition
+// admits returns why a fabric could not carry out what is to be placed, beside all that is desired of it; nil when all fabrics could. Placed are
+// assignments of which nothing is stored yet, on these networks. What else was placed in this pass does not matter: a place is one member's.
+func (p *pass) admits(placed []api.Assignment, on []api.Network) error {
+	network := func(uid string) *api.Network {
+		if i := slices.IndexFunc(on, func(n api.Network) bool { return n.UID == uid }); i >= 0 {
+			return &on[i]
 		}
+		return p.view.Network(uid)
+	}
+	fresh := fabricPorts(network, placed)
+	if len(fresh) == 0 {
+		return nil
+	}
+	all := networksOn(slices.Concat(p.desired.fabricPorts(), fresh))
+	for _, name := range slices.Sorted(maps.Keys(p.cfg.Fabrics)) {
+		if !slices.ContainsFunc(fresh, func(port fabricPort) bool { return port.fabric == name }) {
+			continue
+		}
+		if err := p.cfg.Fabrics[name].Check(all[name]); err != nil {
+			return fmt.Errorf("fabric %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// fabricPorts are the ports that fabrics are to have.
+func (d *desiredStates) fabricPorts() []fabricPort {
+	var all []fabricPort
+	for _, c := range d.clusters {
+		all = append(all, c.ports...)
+	}
+	return all
+}
+
+// networksOn are the networks that each fabric is to have for ports, in order.
+func networksOn(list []fabricPort) map[string][]site.Network {
+	ports, partitions := map[string]map[int][]site.Port{}, map[int]api.Partition{}
+	for _, p := range list {
+		if ports[p.fabric] == nil {
+			ports[p.fabric] = map[int][]site.Port{}
+		}
+		ports[p.fabric][p.network] = append(ports[p.fabric][p.network], site.Port{At: p.at, Limited: p.limited})
+		partitions[p.network] = p.partition
 	}
 	all := map[string][]site.Network{}
 	for fabric, byNumber := range ports {

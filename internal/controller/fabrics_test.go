@@ -18,14 +18,16 @@ import (
 // wired is a led site whose nodes have two ports on fabric ib0 each, and carry whole machines.
 type wired struct {
 	*led
-	tables *fake.Tables
-	keeper *site.Keeper
+	tables   *fake.Tables
+	executor *fake.Site
+	keeper   *site.Keeper
 }
 
 func newWired(t *testing.T) *wired {
 	t.Helper()
 	w := &wired{led: newLed(t, memory.New()), tables: &fake.Tables{}}
-	w.keeper = site.NewKeeper(fake.NewSite(w.tables), slog.New(slog.DiscardHandler))
+	w.executor = fake.NewSite(w.tables)
+	w.keeper = site.NewKeeper(w.executor, slog.New(slog.DiscardHandler))
 	w.fabrics = situation.Fabrics{"ib0": w.keeper}
 	w.campaign()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -116,4 +118,31 @@ func TestAPortThatTwoMustProveCleanIsHeldUntilBothHave(t *testing.T) {
 	w.passes("free", func(v *state.View) bool {
 		return len(v.Quarantines) == 0 && v.Cluster("m") == nil && len(v.Networks) == 0
 	})
+}
+
+func TestAClusterThatAFabricHasNoRoomForIsRefusedBeforeAnythingIsPlanned(t *testing.T) {
+	w := newWired(t)
+	w.tables.Bound("0x2", 0)
+	view := w.passes("answered", func(v *state.View) bool { return v.Cluster("m").Record != nil })
+	record := view.Cluster("m").Record
+	const want = "fabric ib0: port 0x2 has room for 0 networks"
+	if record.Phase != api.ClusterRefused || !strings.Contains(record.Message, want) || len(record.Chunks) > 0 || len(view.Networks) > 0 {
+		t.Errorf("it is %s, %q, with %d chunks and networks %v; want it refused with %q", record.Phase, record.Message, len(record.Chunks), view.Networks, want)
+	}
+}
+
+func TestAQueuedClusterWaitsUntilItsFabricHasRoom(t *testing.T) {
+	w := newWired(t)
+	w.tables.Bound("0x2", 0)
+	w.passes("answered", func(v *state.View) bool { return v.Cluster("m").Record != nil })
+	spec := w.cache.View().Cluster("m").Intent.Spec
+	spec.Queue = true
+	w.view(w.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "q", UID: "uq", CreatedAt: w.now, Spec: spec}))
+	view := w.passes("answered", func(v *state.View) bool { return v.Cluster("q").Record != nil })
+	if r := view.Cluster("q").Record; r.Phase != api.ClusterPending || !strings.Contains(r.Message, "port 0x2 has room for 0 networks") {
+		t.Errorf("it is %s, %q", r.Phase, r.Message)
+	}
+	w.tables.Bound("0x2", 2)
+	w.now = w.now.Add(2 * answerHolds)
+	w.passes("placed", func(v *state.View) bool { return v.Cluster("q").Record.Phase == api.ClusterStarting })
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -19,7 +20,8 @@ import (
 func newPartitioned(t *testing.T) *wired {
 	t.Helper()
 	w := &wired{led: newLed(t, memory.New()), tables: &fake.Tables{}}
-	w.keeper = site.NewKeeper(fake.NewSite(w.tables), slog.New(slog.DiscardHandler))
+	w.executor = fake.NewSite(w.tables)
+	w.keeper = site.NewKeeper(w.executor, slog.New(slog.DiscardHandler))
 	w.fabrics, w.pkeys, w.vlans = situation.Fabrics{"ib0": w.keeper}, api.PKeyPool{First: 0x12, Last: 0x1f}, api.VLANPool{First: 100, Last: 100}
 	w.campaign()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -114,5 +116,25 @@ func TestTheLastFunctionHasOneOwnerUntilItIsProvedClean(t *testing.T) {
 	})
 	if again := only(t, view.Cluster("fourth")).Ports[1]; again.Part != "vf0" {
 		t.Errorf("once the function is clean, it is given as %+v", again)
+	}
+}
+
+func TestANetworkGetsNoPartitionKeyOfTheOperators(t *testing.T) {
+	w := newPartitioned(t)
+	w.tables.Own(0x12)
+	w.executor.Fail("Check", errors.New("the operator's file can't be read"))
+	w.view(w.repo.CreateNetwork(t.Context(), api.NetworkIntent{
+		Name: "own", UID: "uown", Project: api.DefaultProject, Technology: api.TechnologyInfiniBand, PKey: 0x12, CreatedAt: w.now,
+	}))
+	if view := w.mustPass(); view.Network("uib") != nil || view.Network("uown") != nil {
+		t.Fatal("networks have numbers although nobody knows which the operator has")
+	}
+	w.executor.Fail("Check", nil)
+	view := w.passes("numbered", func(v *state.View) bool { return v.Network("uib") != nil && v.Network("uown") != nil })
+	if n := view.Network("uib"); n.PKey != 0x13 || n.Refused != "" {
+		t.Errorf("network project/ib has partition key %#x, %q; want 0x13, since 0x12 is the operator's", n.PKey, n.Refused)
+	}
+	if n := view.Network("uown"); n.PKey != 0 || !strings.Contains(n.Refused, "fabric ib0: network 18 is the operator's") {
+		t.Errorf("network project/own, which asks for the operator's key, has %#x, %q", n.PKey, n.Refused)
 	}
 }

@@ -3,10 +3,12 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/contextualization"
@@ -18,6 +20,9 @@ import (
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
+// laterPause is after how long a network is looked at again that can't be given its numbers now.
+const laterPause = 5 * time.Second
+
 // networksPerPass bounds how many networks of projects are stored in one commit; the next pass goes on.
 const networksPerPass = 50
 
@@ -28,7 +33,13 @@ func (p *pass) newNetworks(ctx context.Context) error {
 		if p.view.Network(in.UID) != nil || in.DeleteRequestedAt != nil || len(made) == networksPerPass {
 			continue
 		}
-		made = append(made, p.newNetwork(in))
+		n, err := p.newNetwork(in)
+		if err != nil {
+			p.soonerRaw(p.cfg.Now().Add(laterPause))
+			p.log.DebugContext(ctx, "a network waits", "network", in.Name, "error", err)
+			continue
+		}
+		made = append(made, n)
 	}
 	if len(made) == 0 {
 		return nil
@@ -42,12 +53,17 @@ func (p *pass) newNetworks(ctx context.Context) error {
 	return nil
 }
 
-func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
+// newNetwork gives one network its numbers, or the reason why it is refused. An error means that this can't be known now.
+func (p *pass) newNetwork(in *api.NetworkIntent) (api.Network, error) {
 	_, own := tenancy.Split(in.Name)
 	n := api.Network{UID: in.UID, Name: api.ProjectNetwork(own), Project: in.Project, Technology: cmp.Or(in.Technology, api.TechnologyVXLAN), Egress: in.Egress, Routed: in.Routed, MTU: in.MTU}
-	if err := p.giveFabricNumber(&n, onFabric{cell: in.Cell, vlan: in.VLAN, pkey: in.PKey, partition: in.Partition}); err != nil {
+	err := p.giveFabricNumber(&n, onFabric{cell: in.Cell, vlan: in.VLAN, pkey: in.PKey, partition: in.Partition})
+	if errors.Is(err, errLater) {
+		return api.Network{}, err
+	}
+	if err != nil {
 		n.Refused = err.Error()
-		return n
+		return n, nil
 	}
 	if in.Routed {
 		n.Pool = p.cfg.Pool.Prefix()
@@ -62,9 +78,9 @@ func (p *pass) newNetwork(in *api.NetworkIntent) api.Network {
 	}
 	if err != nil {
 		n.Refused = err.Error()
-		return n
+		return n, nil
 	}
-	return numbered
+	return numbered, nil
 }
 
 // networks forgets the networks that are over.

@@ -125,7 +125,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		next.ends[network.UID] = endsOf(c, *network, w, addresses)
 	}
 	next.addMembers(view, c, w)
-	next.ports = fabricPorts(view, w.held)
+	next.ports = fabricPorts(view.Network, w.held)
 	return next, incomplete
 }
 
@@ -141,11 +141,11 @@ func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[
 }
 
 // fabricPorts are the ports on fabrics of what is held. What was lost or let go is cut off.
-func fabricPorts(view *state.View, held []api.Assignment) []fabricPort {
+func fabricPorts(network func(uid string) *api.Network, held []api.Assignment) []fabricPort {
 	var ports []fabricPort
 	for i := range held {
 		for _, p := range held[i].Ports {
-			if n := view.Network(p.Network); n != nil && p.Fabric != "" {
+			if n := network(p.Network); n != nil && p.Fabric != "" {
 				ports = append(ports, fabricPort{p.Fabric, held[i].Node, n.FabricNumber(), n.Partition, p.At, p.Limited})
 			}
 		}

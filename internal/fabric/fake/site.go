@@ -21,6 +21,8 @@ type Tables struct {
 	stuck  map[string]bool
 	blind  map[string]string
 	manual bool
+	full   map[string]int // how many networks a place has room for; without one, any number
+	own    map[int]bool   // networks of the operator's
 	newest lifecycle.Epoch
 	// queued are desired states that the fabric has accepted and that are not in force, oldest first.
 	queued []order
@@ -103,6 +105,46 @@ func (t *Tables) Blind(at, why string) {
 	}
 }
 
+// Bound limits how many networks a place has room for.
+func (t *Tables) Bound(at string, networks int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.full == nil {
+		t.full = map[string]int{}
+	}
+	t.full[at] = networks
+}
+
+// Own makes a network the operator's: nobody else can have its number.
+func (t *Tables) Own(network int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.own == nil {
+		t.own = map[int]bool{}
+	}
+	t.own[network] = true
+}
+
+// check is what Check and Apply refuse; the lock is held.
+func (t *Tables) check(networks []site.Network) error {
+	if err := site.Validate(networks); err != nil {
+		return err
+	}
+	at := map[string]int{}
+	for _, n := range networks {
+		if t.own[n.Number] {
+			return &site.Refusal{Number: n.Number, Err: fmt.Errorf("network %d is the operator's", n.Number)}
+		}
+		for _, p := range n.Ports {
+			at[p.At]++
+			if room, bounded := t.full[p.At]; bounded && at[p.At] > room {
+				return &site.Refusal{Err: fmt.Errorf("port %s has room for %d networks", p.At, room)}
+			}
+		}
+	}
+	return nil
+}
+
 func (t *Tables) set(e entry, limited bool) {
 	if t.ports == nil {
 		t.ports = map[entry]bool{}
@@ -141,12 +183,15 @@ type Site struct {
 	inForce lifecycle.Epoch
 }
 
-var _ site.Site = (*Site)(nil)
+var (
+	_ site.Site    = (*Site)(nil)
+	_ site.Checker = (*Site)(nil)
+)
 
 // NewSite makes an executor; several may be made, one after the other, as a server is restarted.
 func NewSite(tables *Tables) *Site { return &Site{tables: tables, fail: map[string]error{}} }
 
-// Fail makes every later call of the named method (Apply, Observe) return err; nil ends that.
+// Fail makes every later call of the named method (Apply, Observe, Check) return err; nil ends that.
 func (s *Site) Fail(method string, err error) {
 	s.tables.mu.Lock()
 	defer s.tables.mu.Unlock()
@@ -161,7 +206,7 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 	if err := errors.Join(ctx.Err(), s.fail["Apply"]); err != nil {
 		return err
 	}
-	if err := site.Validate(networks); err != nil {
+	if err := t.check(networks); err != nil {
 		return err
 	}
 	if err := t.newest.Accept(epoch); err != nil {
@@ -179,6 +224,17 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 		t.settle()
 	}
 	return nil
+}
+
+// Check implements site.Checker.
+func (s *Site) Check(networks []site.Network) error {
+	t := s.tables
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := s.fail["Check"]; err != nil {
+		return err
+	}
+	return t.check(networks)
 }
 
 // Observe reads the tables.

@@ -68,6 +68,14 @@ func (k *Keeper) Governed() Governed {
 	return g
 }
 
+// Check returns nil for networks that the fabric could have, as Checker says. An executor that can't say accepts all.
+func (k *Keeper) Check(networks []Network) error {
+	if checker, ok := k.site.(Checker); ok {
+		return checker.Check(networks)
+	}
+	return nil
+}
+
 // Audit reads the fabric's own tables now, whoever leads.
 func (k *Keeper) Audit(ctx context.Context) (Observation, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -53,6 +53,27 @@ type Site interface {
 	Observe(ctx context.Context) (Observation, error)
 }
 
+// Checker is a Site that can say at once, and without asking anything of the fabric, whether it could carry out networks. It lets the control plane
+// refuse a member before anything is planned.
+type Checker interface {
+	// Check returns nil for networks that Apply would accept, as far as that is known beforehand. It returns a *Refusal for those that the fabric can't
+	// have. Another error means that it can't be known now.
+	Check(networks []Network) error
+}
+
+// Refusal is why a fabric can't have a set of networks. It names no other tenant.
+type Refusal struct {
+	// Number is of a network that is not free on this fabric, such as a partition key of the operator's; 0: another number would not help.
+	Number int
+	Err    error
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+// Unwrap returns the reason.
+func (r *Refusal) Unwrap() error { return r.Err }
+
 // Observation is the state that was read back.
 type Observation struct {
 	// Epoch is that of the newest desired state that was wholly in force before anything of this was read: nothing older takes effect

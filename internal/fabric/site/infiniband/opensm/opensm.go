@@ -62,6 +62,10 @@ type Site struct {
 	cfg    Config
 	reader smp.Reader
 
+	// rooms are the sizes of the ports' tables by place, as they were discovered last. They have a lock of their own: Check does not wait for the fabric.
+	roomsLock sync.Mutex
+	rooms     map[string]int
+
 	mu       sync.Mutex
 	written  record // of this executor's newest Apply; zero before
 	operator string // the operator's partitions, as they were written then
@@ -73,7 +77,10 @@ type Site struct {
 	report   Report
 }
 
-var _ site.Site = (*Site)(nil)
+var (
+	_ site.Site    = (*Site)(nil)
+	_ site.Checker = (*Site)(nil)
+)
 
 // New makes an executor on a fabric. It starts nothing.
 func New(cfg Config) (*Site, error) {
@@ -112,10 +119,11 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 		return err
 	}
 	defer unlock()
-	operator, err := s.check(networks)
+	operator, definitions, err := s.check(networks)
 	if err != nil {
 		return err
 	}
+	s.fabric.operator = partitions.Keys(definitions)
 	had, err := loadRecord(s.cfg.Dir)
 	if err != nil {
 		return err
@@ -137,36 +145,37 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 	return nil
 }
 
-// CheckNetworks reports what is wrong with networks for this fabric: keys that are the operator's, or a port that would be in more partitions
-// than its table has room for. It is what Apply refuses, so admission can refuse it first.
-func (s *Site) CheckNetworks(networks []site.Network) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, err := s.check(networks)
+// Check implements site.Checker: a network can't have a key of the operator's, nor a port be in more partitions than its table has room for. While a
+// table is not read, it counts as one of 128 entries.
+func (s *Site) Check(networks []site.Network) error {
+	_, _, err := s.check(networks)
 	return err
 }
 
-// check returns the operator's file, verbatim, or what is wrong with it or with the networks.
-func (s *Site) check(networks []site.Network) (operator string, err error) {
+// check returns the operator's file, verbatim and as it is read, or what is wrong with it or with the networks.
+func (s *Site) check(networks []site.Network) (operator string, definitions []partitions.Definition, err error) {
 	if err := errors.Join(site.Validate(networks), partitions.Check(networks)); err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if s.cfg.Operator != "" {
 		data, err := os.ReadFile(s.cfg.Operator)
 		if err != nil {
-			return "", fmt.Errorf("the operator's partitions can't be read: %w; nothing was changed", err)
+			return "", nil, fmt.Errorf("the operator's partitions can't be read: %w; nothing was changed", err)
 		}
 		operator = string(data)
 	}
-	definitions, err := partitions.Parse(operator)
+	definitions, err = partitions.Parse(operator)
 	if err != nil {
-		return "", fmt.Errorf("the operator's partitions, %s: %w; nothing was changed", s.cfg.Operator, err)
+		return "", nil, fmt.Errorf("the operator's partitions, %s: %w; nothing was changed", s.cfg.Operator, err)
 	}
 	if err := partitions.Clash(networks, definitions); err != nil {
-		return "", fmt.Errorf("%s: %w", s.cfg.Operator, err)
+		return "", nil, fmt.Errorf("%s: %w", s.cfg.Operator, err)
 	}
-	s.fabric.operator = partitions.Keys(definitions)
-	return operator, partitions.Room(networks, definitions, s.fabric.rooms())
+	s.roomsLock.Lock()
+	rooms := s.rooms
+	s.roomsLock.Unlock()
+	// Any port may come to be the subnet manager's, which is in the marker's partition.
+	return operator, definitions, partitions.Room(networks, definitions, 1, rooms)
 }
 
 // write makes the epoch durable, and then the file, unless that has the networks already. It reports whether the file was written.

@@ -261,8 +261,9 @@ func TestAPortInMorePartitionsThanItsTableHasRoomForIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "port "+l.guid(2)+" would be in 65 partitions, and its table has room for 64") {
 		t.Errorf("got %v", err)
 	}
-	if err := s.CheckNetworks(networks); err == nil {
-		t.Error("admission is not told")
+	refusal := (*site.Refusal)(nil)
+	if err := s.Check(networks); !errors.As(err, &refusal) || refusal.Number != 0 {
+		t.Errorf("admission is told %v", err)
 	}
 }
 

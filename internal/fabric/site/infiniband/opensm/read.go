@@ -217,6 +217,9 @@ func (s *Site) discover(ctx context.Context) error {
 		return err
 	}
 	s.fabric.places, s.fabric.managers = places, found
+	s.roomsLock.Lock()
+	defer s.roomsLock.Unlock()
+	s.rooms = s.fabric.rooms()
 	return nil
 }
 

@@ -132,10 +132,10 @@ func flagsOf(n site.Network) (string, error) {
 func Check(networks []site.Network) error {
 	for _, n := range networks {
 		if n.Number > api.MaxPKey || IsMarker(n.Number) {
-			return fmt.Errorf("partition key 0x%x is reserved; networks have 0x%04x to 0x%04x", n.Number, api.MinPKey, FirstMarker-1)
+			return &site.Refusal{Number: n.Number, Err: fmt.Errorf("partition key 0x%x is reserved; networks have 0x%04x to 0x%04x", n.Number, api.MinPKey, FirstMarker-1)}
 		}
 		if _, err := flagsOf(n); err != nil {
-			return err
+			return &site.Refusal{Err: err}
 		}
 		for _, p := range n.Ports {
 			if _, err := GUID(p.At); err != nil {

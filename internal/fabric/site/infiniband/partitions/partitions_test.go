@@ -102,10 +102,10 @@ func TestRoomCountsTheOperatorsPartitionsAndTheMarker(t *testing.T) {
 	port := site.Port{At: "0002c90000000011"}
 	networks := []site.Network{{Number: 1, Ports: []site.Port{port}}, {Number: 2, Ports: []site.Port{port}}}
 	operator := []Definition{{PKey: DefaultPKey, All: true}, {PKey: 7, All: true}, {PKey: 8, Ports: []uint64{0x0002c90000000011}}}
-	if err := Room(networks, operator, map[string]int{port.At: 6}); err != nil {
+	if err := Room(networks, operator, 1, map[string]int{port.At: 6}); err != nil {
 		t.Errorf("two networks, the default partition, two of the operator's and a marker in six entries: %v", err)
 	}
-	if err := Room(networks, operator, map[string]int{port.At: 5}); err == nil || !strings.Contains(err.Error(), "port 0002c90000000011 would be in 6 partitions, and its table has room for 5") {
+	if err := Room(networks, operator, 1, map[string]int{port.At: 5}); err == nil || !strings.Contains(err.Error(), "port 0002c90000000011 would be in 6 partitions, and its table has room for 5") {
 		t.Errorf("in five entries: %v", err)
 	}
 }

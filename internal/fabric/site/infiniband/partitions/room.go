@@ -15,7 +15,7 @@ const DefaultRoom = 128
 func Clash(networks []site.Network, operator []Definition) error {
 	for _, n := range networks {
 		if i := slices.IndexFunc(operator, func(d Definition) bool { return d.PKey == n.Number }); i >= 0 {
-			return fmt.Errorf("partition key 0x%04x is the operator's (line %d, %q) and a network's; give the operator's partition another key", n.Number, operator[i].Line, operator[i].Name)
+			return &site.Refusal{Number: n.Number, Err: fmt.Errorf("partition key 0x%04x is the operator's (line %d, %q); a network needs another one", n.Number, operator[i].Line, operator[i].Name)}
 		}
 	}
 	for _, d := range operator {
@@ -26,9 +26,9 @@ func Clash(networks []site.Network, operator []Definition) error {
 	return nil
 }
 
-// Room reports the first port, by its GUID, whose table would need more entries than it has: one for each partition, and one for the marker, since
-// any port may come to be the subnet manager's. Rooms are the sizes of the tables by GUID, as far as they are known.
-func Room(networks []site.Network, operator []Definition, rooms map[string]int) error {
+// Room reports the first port, by its GUID, whose table would need more entries than it has: one for each partition, and further ones, such as one for
+// the marker. Rooms are the sizes of the tables by GUID, as far as they are known.
+func Room(networks []site.Network, operator []Definition, further int, rooms map[string]int) error {
 	common := map[int]bool{DefaultPKey: true}
 	own := map[string]map[int]bool{}
 	add := func(at string, pkey int) {
@@ -55,14 +55,14 @@ func Room(networks []site.Network, operator []Definition, rooms map[string]int) 
 		if !known {
 			room = DefaultRoom
 		}
-		needed := len(common) + 1
+		needed := len(common) + further
 		for pkey := range own[at] {
 			if !common[pkey] {
 				needed++
 			}
 		}
 		if needed > room {
-			return fmt.Errorf("port %s would be in %d partitions, and its table has room for %d; take it out of %d", at, needed, room, needed-room)
+			return &site.Refusal{Err: fmt.Errorf("port %s would be in %d partitions, and its table has room for %d; take it out of %d", at, needed, room, needed-room)}
 		}
 	}
 	return nil

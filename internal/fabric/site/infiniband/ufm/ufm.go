@@ -67,7 +67,10 @@ type Site struct {
 	inForce lifecycle.Epoch
 }
 
-var _ site.Site = (*Site)(nil)
+var (
+	_ site.Site    = (*Site)(nil)
+	_ site.Checker = (*Site)(nil)
+)
 
 // entry is one place in one network; its value in a map is whether the membership is limited.
 type entry struct {
@@ -101,7 +104,7 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.CheckNetworks(networks); err != nil {
+	if err := s.Check(networks); err != nil {
 		return err
 	}
 	unlock, err := lock(s.cfg.Dir)
@@ -162,17 +165,17 @@ func (s *Site) carryOut(ctx context.Context, had record, changes []change) error
 	return had.store(s.cfg.Dir)
 }
 
-// CheckNetworks reports what is wrong with networks for this fabric. It is what Apply refuses, so admission can refuse it first.
-func (s *Site) CheckNetworks(networks []site.Network) error {
+// Check implements site.Checker. It counts the partitions of this site and the default one: those that UFM's operator makes beside it are not known here.
+func (s *Site) Check(networks []site.Network) error {
 	if err := site.Validate(networks); err != nil {
 		return err
 	}
 	for _, n := range networks {
 		if n.Number < s.cfg.First || n.Number > s.cfg.Last {
-			return fmt.Errorf("partition key %s is not in this site's range of UFM, %s to %s", api.PKeyText(n.Number), api.PKeyText(s.cfg.First), api.PKeyText(s.cfg.Last))
+			return &site.Refusal{Number: n.Number, Err: fmt.Errorf("partition key %s is not in this site's range of UFM, %s to %s", api.PKeyText(n.Number), api.PKeyText(s.cfg.First), api.PKeyText(s.cfg.Last))}
 		}
 		if mtu := n.Partition.MTUBytes; mtu != 0 && mtu != 2048 && mtu != 4096 {
-			return fmt.Errorf("partition %s: UFM makes partitions with an MTU of 2048 or 4096 bytes, not %d", api.PKeyText(n.Number), mtu)
+			return &site.Refusal{Err: fmt.Errorf("partition %s: UFM makes partitions with an MTU of 2048 or 4096 bytes, not %d", api.PKeyText(n.Number), mtu)}
 		}
 		for _, p := range n.Ports {
 			if _, err := partitions.GUID(p.At); err != nil {
@@ -180,7 +183,7 @@ func (s *Site) CheckNetworks(networks []site.Network) error {
 			}
 		}
 	}
-	return nil
+	return partitions.Room(networks, nil, 0, nil)
 }
 
 // Observe reads UFM's partitions and, where Tables are there, those of the ports.
