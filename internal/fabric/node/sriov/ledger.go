@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -241,17 +240,6 @@ func (l *ledger) setQuarantine(pf string, q quarantine) error {
 	defer l.mu.Unlock()
 	l.held[pf] = q
 	return l.store(pf+quarantineEnd, q)
-}
-
-func (l *ledger) lift(pf string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	err := os.Remove(filepath.Join(l.dir, pf+quarantineEnd))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the quarantine of adapter %s can't be lifted: %w", pf, err)
-	}
-	delete(l.held, pf)
-	return nil
 }
 
 // admit reports why an owner's order can't be carried out on a function; nil if it can.

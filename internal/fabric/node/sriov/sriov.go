@@ -172,9 +172,6 @@ func (m *Manager) Quarantines() []QuarantinedError {
 	return all
 }
 
-// Lift ends an adapter's quarantine, on the word of an operator that it answers again.
-func (m *Manager) Lift(pf string) error { return m.ledger.lift(pf) }
-
 // Holding is a function that has an owner.
 type Holding struct {
 	Function fabric.Function
