@@ -28,7 +28,7 @@ type adapterOptions struct {
 }
 
 func (o *adapterOptions) flags(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&o.fabrics, "fabric", nil, "adapter that members may have, with the cell it is connected to: CELL=ADAPTER, by PCI address or interface, like ib1=0000:3b:00.0; may be repeated")
+	cmd.Flags().StringArrayVar(&o.fabrics, "fabric", nil, "adapter whose functions or ports are given to members one by one, with the cell it is connected to: CELL=ADAPTER, by PCI address or interface, like ib1=0000:3b:00.0 (repeatable; --fabric-port is for members that get the whole machine)")
 	cmd.Flags().StringArrayVar(&o.functions, "virtual-functions", nil, "number of virtual functions that an adapter gets whenever the agent starts: ADAPTER=N, named as in --fabric; may be repeated")
 	cmd.Flags().StringSliceVar(&o.virtualPorts, "virtual-ports", nil, "InfiniBand cells whose subnet manager has virtualization, which functions of mlx5 adapters need")
 	cmd.Flags().StringVar(&o.simulated, "simulated-adapter", "", "CELL/GUID of the port of a simulated adapter, which 'nearmetal dev --infiniband' gives its nodes")

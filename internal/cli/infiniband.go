@@ -13,6 +13,11 @@ func infiniBandFlag(cmd *cobra.Command, files *map[string]string) {
 	cmd.Flags().StringToStringVar(files, "infiniband", nil, "InfiniBand fabric of a cell, CELL=FILE with its settings in YAML (repeatable; see docs/guides/infiniband.md)")
 }
 
+// fabricPortFlag adds the ports that members with the whole machine have. Adapters with functions are named by --fabric.
+func fabricPortFlag(cmd *cobra.Command, ports *[]string) {
+	cmd.Flags().StringArrayVar(ports, "fabric-port", nil, "port of this machine on a fabric, for members that get the whole machine: NAME=CELL/PLACE; on InfiniBand, PLACE is the port GUID, 16 hexadecimal digits (repeatable; --fabric is for adapters whose functions or ports are given to members one by one)")
+}
+
 // parseFabricPorts reads the values of --fabric-port, NAME=CELL/PLACE.
 func parseFabricPorts(texts []string) ([]api.NodePort, error) {
 	var ports []api.NodePort
