@@ -21,7 +21,7 @@ const maxNetworks = 32
 
 // networkInput names a network, by its name or its UID.
 type networkInput struct {
-	Name string `path:"name" doc:"CLUSTER, CLUSTER:NETWORK, project/NETWORK or a UID; of another project PROJECT.CLUSTER or project/PROJECT.NETWORK"`
+	Name string `path:"name" doc:"CLUSTER, CLUSTER:NETWORK, project/NETWORK, NETWORK where no cluster has that name, or a UID; of another project PROJECT.CLUSTER or project/PROJECT.NETWORK"`
 }
 
 func (s *Server) registerNetworks() {
@@ -100,7 +100,7 @@ func (s *Server) getNetwork(ctx context.Context, in *networkInput) (*body[api.Ne
 }
 
 // findNetwork returns the network that a principal means by a name or a UID, and may know of: one of a cluster, or what is wanted of one of a
-// project.
+// project. A name of no cluster's network is short for project/NAME.
 func findNetwork(p tenancy.Principal, view *state.View, name string) (*api.Network, *api.NetworkIntent) {
 	if intent := findProjectNetwork(p, view, name); intent != nil {
 		return nil, intent
@@ -112,10 +112,14 @@ func findNetwork(p tenancy.Principal, view *state.View, name string) (*api.Netwo
 			n = named
 		}
 	}
-	if n == nil || n.OfProject() || !seesCluster(p, n.Cluster) {
+	switch {
+	case n != nil && !n.OfProject() && seesCluster(p, n.Cluster):
+		return n, nil
+	case further:
 		return nil, nil
+	default:
+		return nil, findProjectNetwork(p, view, api.ProjectNetwork(name))
 	}
-	return n, nil
 }
 
 // findProjectNetwork returns what is wanted of the project's network that a principal means and may know of, or nil.

@@ -219,3 +219,28 @@ func TestARequestForANetworkIsRefusedWithTheReason(t *testing.T) {
 		t.Errorf("a network of another project by its name: %v", err)
 	}
 }
+
+func TestAShortNameIsOfTheProjectsNetworkWhereNoClusterHasIt(t *testing.T) {
+	s := withNetworks(t)
+	ann, eve := s.ClientAs("ann", "default", api.RoleMember), s.ClientAs("eve", "lab", api.RoleViewer)
+	for _, name := range []string{"ib", "c1"} {
+		if _, err := ann.CreateNetwork(t.Context(), api.NetworkRequest{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n, err := ann.Network(t.Context(), "ib"); err != nil || n.Name != "project/ib" {
+		t.Errorf("ib is %q, %v", n.Name, err)
+	}
+	if n, err := ann.Network(t.Context(), "c1"); err != nil || n.Name != "c1" || n.Cluster != "c1" {
+		t.Errorf("c1, which is also a cluster, is %q, %v", n.Name, err)
+	}
+	if n, err := eve.Network(t.Context(), "ib"); !client.HasCode(err, "network_not_found") {
+		t.Errorf("a user of another project sees %+v, %v", n, err)
+	}
+	if n, err := ann.Network(t.Context(), "ib:storage"); !client.HasCode(err, "network_not_found") {
+		t.Errorf("ib:storage is %+v, %v", n, err)
+	}
+	if gone, err := ann.DeleteNetwork(t.Context(), "ib"); err != nil || gone.Phase != api.NetworkDeleting {
+		t.Errorf("deleted %+v, %v", gone, err)
+	}
+}

@@ -22,6 +22,9 @@ that its groups name: CLUSTER:NETWORK. These end with their cluster.
 A project's network outlives clusters: project/NETWORK. Members of all clusters of the project whose groups name it reach each other there,
 and know each other as MEMBER.CLUSTER.
 
+These commands also take NETWORK alone for project/NETWORK, unless a cluster has that name. A group's networks need the full name, because
+NETWORK alone is a further private network of the cluster there.
+
 For a network of another project than the token's, write PROJECT.CLUSTER, PROJECT.CLUSTER:NETWORK or project/PROJECT.NETWORK.`
 	cmd.AddCommand(a.networkCreate(), a.networkList(), a.networkShow(), a.networkSet(), a.networkCheck(), a.networkDelete())
 	return a.connects(cmd)
