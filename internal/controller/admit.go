@@ -244,7 +244,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 			return decision.Change{}, err
 		}
 		if err := p.admits(assignments, at.Networks); err != nil {
-			return p.unplaced(a, "fabric", err, numbers)
+			return p.unplaced(a, err.Error(), err, numbers)
 		}
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)

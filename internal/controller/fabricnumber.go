@@ -45,21 +45,20 @@ func (p *pass) givePKey(n *api.Network, want onFabric) error {
 	if !slices.Contains(cells, n.Cell) {
 		return errors.New("the site controls no fabric of cell " + n.Cell)
 	}
-	for {
-		pkey, err := p.numbers().PKey(n.UID, p.cfg.PKeys, want.pkey)
-		if err != nil {
-			return err
-		}
-		err = p.cfg.Fabrics[n.Cell].Check([]site.Network{{Number: pkey, Partition: want.partition}})
+	pkey, err := p.numbers().PKey(n.UID, p.cfg.PKeys, want.pkey, func(pkey int) (bool, error) {
+		err := p.cfg.Fabrics[n.Cell].Check([]site.Network{{Number: pkey, Partition: want.partition}})
 		refusal := (*site.Refusal)(nil)
 		switch {
 		case err == nil:
-			n.PKey = pkey
-			return nil
+			return true, nil
 		case !errors.As(err, &refusal):
-			return fmt.Errorf("%w: fabric %s: %w", errLater, n.Cell, err)
+			return false, fmt.Errorf("%w: fabric %s: %w", errLater, n.Cell, err)
 		case refusal.Number == 0 || want.pkey != 0:
-			return fmt.Errorf("fabric %s: %w", n.Cell, err)
+			return false, fmt.Errorf("fabric %s: %w", n.Cell, err)
+		default:
+			return false, nil
 		}
-	}
+	})
+	n.PKey = pkey
+	return err
 }

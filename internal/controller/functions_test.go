@@ -127,7 +127,7 @@ func TestANetworkGetsNoPartitionKeyOfTheOperators(t *testing.T) {
 		Name: "own", UID: "uown", Project: api.DefaultProject, Technology: api.TechnologyInfiniBand, PKey: 0x12, CreatedAt: w.now,
 	}))
 	if view := w.mustPass(); view.Network("uib") != nil || view.Network("uown") != nil {
-		t.Fatal("networks have numbers although nobody knows which the operator has")
+		t.Fatalf("networks have numbers although nobody knows which the operator has: %+v, %+v", view.Network("uib"), view.Network("uown"))
 	}
 	w.executor.Fail("Check", nil)
 	view := w.passes("numbered", func(v *state.View) bool { return v.Network("uib") != nil && v.Network("uown") != nil })

@@ -9,8 +9,10 @@ import (
 // PKey gives a network the requested partition key, or with 0 the lowest free one of the pool. Networks keep their keys until they are forgotten, so
 // none is given again before all members of its last network are proved clean.
 //
+// Fits says of a key that is free whether the network's fabric can have it. Its error ends the search, and nothing is given.
+//
 // Ports of whole nodes are in partitions by the indexes of their networks (decision 031), so both are of one range of numbers.
-func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int) (int, error) {
+func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int, fits func(pkey int) (bool, error)) (int, error) {
 	if requested != 0 {
 		switch {
 		case !pool.Has(requested):
@@ -18,11 +20,17 @@ func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int) (int, e
 		case n.indexes.Holds(requested):
 			return 0, fmt.Errorf("partition key %s was given to another network by then", api.PKeyText(requested))
 		}
-		n.holdPKey(network, requested)
-		return requested, nil
+		pool = api.PKeyPool{First: requested, Last: requested}
 	}
 	for pkey := pool.First; pool.Has(pkey); pkey++ {
-		if !n.indexes.Holds(pkey) {
+		if n.indexes.Holds(pkey) {
+			continue
+		}
+		fit, err := fits(pkey)
+		if err != nil {
+			return 0, err
+		}
+		if fit {
 			n.holdPKey(network, pkey)
 			return pkey, nil
 		}

@@ -29,7 +29,7 @@ func TestEachPartitionKeyIsGivenOnce(t *testing.T) {
 		{0, 0x15, ""},
 		{0, 0, "all partition keys of the site's pool (0x0010-0x0015) are in use: delete a network, or a cluster, on InfiniBand"},
 	} {
-		got, err := n.PKey("new", pool, tt.requested)
+		got, err := n.PKey("new", pool, tt.requested, func(int) (bool, error) { return true, nil })
 		if got != tt.want || (err == nil) != (tt.problem == "") || err != nil && err.Error() != tt.problem {
 			t.Errorf("requested %#x: got %#x, %v; want %#x, %q", tt.requested, got, err, tt.want, tt.problem)
 		}
