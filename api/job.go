@@ -122,7 +122,16 @@ type Event struct {
 	Message string `json:"message"`
 	Member  string `json:"member,omitempty"`
 	Node    string `json:"node,omitempty"`
+	// Fabric is the cell that the event is of, and Alarm which alarm began or ended there, by its kind and subject; else both are empty.
+	Fabric string `json:"fabric,omitempty"`
+	Alarm  string `json:"alarm,omitempty"`
 }
+
+// The reasons of a fabric's events.
+const (
+	ReasonAlarm      = "Alarm"
+	ReasonAlarmEnded = "AlarmEnded"
+)
 
 // RunID names one attempt of a job: the job's ID, and from the second attempt on ".N". Output is stored by it.
 func (j *Job) RunID() string {

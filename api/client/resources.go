@@ -192,6 +192,11 @@ func (c *Client) Fabric(ctx context.Context, name string) (api.Fabric, error) {
 	return answer[api.Fabric](ctx, c, http.MethodGet, fabric(name), nil)
 }
 
+// FabricEvents lists the kept events of a cell, the oldest first.
+func (c *Client) FabricEvents(ctx context.Context, name string) ([]api.Event, error) {
+	return c.events(ctx, fabric(name)+"/events", 0)
+}
+
 // FabricTopology returns the switches and links of a cell.
 func (c *Client) FabricTopology(ctx context.Context, name string) (api.FabricTopology, error) {
 	return answer[api.FabricTopology](ctx, c, http.MethodGet, fabric(name)+"/topology", nil)

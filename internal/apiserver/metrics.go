@@ -2,13 +2,19 @@ package apiserver
 
 import (
 	"bufio"
+	"context"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
 )
 
 // maxMeasuredPorts bounds the ports in one answer: each has six series. The rest is counted.
@@ -63,7 +69,30 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(out, "# HELP nearmetal_ports_omitted Ports with counters beyond the %d that are listed.\n# TYPE nearmetal_ports_omitted gauge\nnearmetal_ports_omitted %d\n",
 		maxMeasuredPorts, omitted)
+	s.fabricMetrics(r.Context(), out)
 	_ = out.Flush() // a client that does not take the answer is gone
+}
+
+// fabricMetrics writes how many alarms and faults each fabric has, by kind. All users may know of them.
+func (s *Server) fabricMetrics(ctx context.Context, out io.Writer) {
+	_, _ = fmt.Fprintf(out, "# HELP nearmetal_fabric_alarms Alarms of a fabric that have begun and not ended, by kind.\n# TYPE nearmetal_fabric_alarms gauge\n")
+	for _, cell := range s.cfg.Fabrics.Names() {
+		open, err := s.openAlarms(ctx, cell)
+		if err != nil {
+			continue // the fabric is then missing, not without alarms
+		}
+		counts := map[string]int{}
+		for _, kind := range site.AlarmKinds() {
+			counts[string(kind)] = 0
+		}
+		for key := range open {
+			kind, _, _ := strings.Cut(key, " ")
+			counts[kind]++
+		}
+		for _, kind := range slices.Sorted(maps.Keys(counts)) {
+			_, _ = fmt.Fprintf(out, "nearmetal_fabric_alarms{fabric=%q,kind=%q} %d\n", cell, kind, counts[kind])
+		}
+	}
 }
 
 // measuredPorts returns the ports with counters, up to the limit, and how many more there are.
@@ -92,6 +121,6 @@ func (s *Server) measuredPorts(r *http.Request) (ports []measuredPort, omitted i
 func (s *Server) documentMetrics() {
 	s.documentStream("/v1/metrics", "get-metrics", "Read metrics",
 		"Counters of the ports that the token may see, in the text format of Prometheus: bytes, packets and dropped packets by project, network, cluster, "+
-			"member, node and direction. At most "+strconv.Itoa(maxMeasuredPorts)+" ports are listed; `nearmetal_ports_omitted` counts the rest.",
+			"member, node and direction; and how many alarms each fabric has, by kind. At most "+strconv.Itoa(maxMeasuredPorts)+" ports are listed; `nearmetal_ports_omitted` counts the rest.",
 		nil, map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}})
 }

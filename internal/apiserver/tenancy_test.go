@@ -58,7 +58,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /agent/v1/images/{hex}": "agent", "PUT /agent/v1/images/{hex}": "agent",
 	"GET /v1/projects": "read", "GET /v1/projects/{name}": "read",
 	"POST /v1/projects": "administer", "PUT /v1/projects/{name}": "administer", "PATCH /v1/projects/{name}": "administer", "DELETE /v1/projects/{name}": "administer",
-	"GET /v1/fabrics": "read", "GET /v1/fabrics/{name}": "read", "GET /v1/fabrics/{name}/topology": "read", "GET /v1/fabrics/{name}/audit": "administer",
+	"GET /v1/fabrics": "read", "GET /v1/fabrics/{name}": "read", "GET /v1/fabrics/{name}/topology": "read", "GET /v1/fabrics/{name}/events": "read", "GET /v1/fabrics/{name}/audit": "administer",
 	"GET /v1/shapes": "read", "GET /v1/shapes/{name}": "read", "PUT /v1/shapes/{name}": "administer", "DELETE /v1/shapes/{name}": "administer",
 	"GET /v1/audit": "administer", "GET /v1/audit/verification": "administer",
 	"GET /v1/tokens": "administer", "POST /v1/tokens": "administer", "DELETE /v1/tokens/{id}": "administer",

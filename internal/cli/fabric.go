@@ -22,7 +22,7 @@ func (a *app) fabricCommand() *cobra.Command {
 the site manages. A node is in one cell for each fabric that its ports are connected to.
 
 Clusters go under as few leaf switches as they can. Nodes at links with too many errors get members only when no other node has room.`
-	cmd.AddCommand(a.fabricList(), a.fabricShow(), a.fabricTopology(), a.fabricAudit())
+	cmd.AddCommand(a.fabricList(), a.fabricShow(), a.fabricTopology(), a.fabricEvents(), a.fabricAudit())
 	return a.connects(cmd)
 }
 
@@ -238,6 +238,32 @@ func faultText(l api.FabricLink) string {
 		return l.Fault
 	}
 	return what
+}
+
+func (a *app) fabricEvents() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "events NAME", Short: "Show when alarms and faults of a fabric began and ended", Args: oneArg("fabric"), ValidArgsFunction: a.completeFabrics,
+		Example: "  nearmetal fabric events ib0",
+	}
+	out := outputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		events, err := c.FabricEvents(cmd.Context(), args[0])
+		if err != nil {
+			return err
+		}
+		return out.print(a.Streams.Out, events, func(w io.Writer) {
+			t := newTable(w, "TIME", "REASON", "ALARM", "MESSAGE")
+			for _, e := range events {
+				t.row(e.Time.Local().Format(timeFormat), e.Reason, e.Alarm, e.Message)
+			}
+			t.flush()
+		})
+	}
+	return cmd
 }
 
 func (a *app) fabricAudit() *cobra.Command {

@@ -156,6 +156,8 @@ type leader struct {
 	// readBack is signalled when a fabric was read back otherwise than before. fabricsTold: each was told its networks under this leadership.
 	readBack    chan struct{}
 	fabricsTold bool
+	// alarms are the events of alarms that have begun and not ended, by fabric and alarm; a fabric that is not there is to be read.
+	alarms map[string]map[string]api.Event
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
@@ -168,7 +170,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers, Fabrics: cfg.Fabrics},
 		resting: map[string]resting{}, endings: map[string]ending{}, starts: map[string]time.Time{}, committed: leadership.Term(), remembered: newRemembered(),
-		readBack: make(chan struct{}, 1),
+		readBack: make(chan struct{}, 1), alarms: map[string]map[string]api.Event{},
 	}
 }
 
@@ -280,7 +282,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
@@ -139,10 +141,42 @@ func TestAQueuedClusterWaitsUntilItsFabricHasRoom(t *testing.T) {
 	spec.Queue = true
 	w.view(w.repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "q", UID: "uq", CreatedAt: w.now, Spec: spec}))
 	view := w.passes("answered", func(v *state.View) bool { return v.Cluster("q").Record != nil })
-	if r := view.Cluster("q").Record; r.Phase != api.ClusterPending || !strings.Contains(r.Message, "port 0x2 has room for 0 networks") {
+	if r := view.Cluster("q").Record; r.Phase != api.ClusterQueued || !strings.Contains(r.Message, "port 0x2 has room for 0 networks") {
 		t.Errorf("it is %s, %q", r.Phase, r.Message)
 	}
 	w.tables.Bound("0x2", 2)
 	w.now = w.now.Add(2 * answerHolds)
 	w.passes("placed", func(v *state.View) bool { return v.Cluster("q").Record.Phase == api.ClusterStarting })
+}
+
+func TestAlarmsOfAFabricAreEventsWhenTheyBeginAndEnd(t *testing.T) {
+	w := newWired(t)
+	rogue := site.Alarm{Kind: site.UnexpectedManager, Subject: "0x9", Message: "port 0x9 has a subnet manager that is not configured"}
+	w.tables.Alarm(rogue)
+	events := func() []string {
+		log, err := w.repo.Events(t.Context(), state.FabricLog("ib0"), 0, state.EventsKept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, e := range log {
+			all = append(all, e.Reason+" "+e.Alarm+": "+e.Message)
+		}
+		return all
+	}
+	want := []string{"Alarm unexpected_manager 0x9: " + rogue.Message}
+	w.passes("the alarm has begun", func(*state.View) bool { return len(events()) > 0 })
+	w.campaign() // the next leader knows from the events that it has begun, and reads the fabric anew
+	w.passes("read anew", func(*state.View) bool { return len(w.keeper.Alarms().Present) == 1 })
+	w.mustPass()
+	if diff := cmp.Diff(want, events()); diff != "" {
+		t.Errorf("under the next leader (-want +got)\n%s", diff)
+	}
+	w.tables.Alarm()
+	w.campaign()
+	want = append(want, "AlarmEnded unexpected_manager 0x9: this is over: "+rogue.Message)
+	w.passes("the alarm has ended", func(*state.View) bool { return len(events()) > 1 })
+	if diff := cmp.Diff(want, events()); diff != "" {
+		t.Errorf("in the end (-want +got)\n%s", diff)
+	}
 }

@@ -197,7 +197,7 @@ func (p *pass) emit(ctx context.Context, events []api.Event) error {
 		return nil
 	}
 	for _, e := range events {
-		p.log.InfoContext(ctx, e.Message, "cluster", e.Cluster, "reason", e.Reason, "member", e.Member, "node", e.Node)
+		p.log.InfoContext(ctx, e.Message, "cluster", e.Cluster, "reason", e.Reason, "member", e.Member, "node", e.Node, "fabric", e.Fabric)
 	}
 	_, err := p.cfg.Repo.AppendEvents(ctx, events...)
 	return err

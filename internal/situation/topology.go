@@ -133,7 +133,14 @@ func (f Fabrics) Cell(view *state.View, cell string, sees func(*api.Network) boo
 	if keeper := f[cell]; keeper == nil {
 		out.Nodes = withoutSwitch(view, out.Nodes)
 	} else if governed := keeper.Governed(); governed != nil {
-		out.Managers, out.Alarms = managersOf(&t, governed), governed.Alarms()
+		out.Managers = managersOf(&t, governed)
+	}
+	if keeper := f[cell]; keeper != nil {
+		for _, alarm := range keeper.Alarms().Present {
+			if alarm.Kind != site.LinkErrors { // those are faults
+				out.Alarms = append(out.Alarms, alarm.Message)
+			}
+		}
 	}
 	if out.Nodes == nil {
 		out.Nodes = []api.FabricNode{}

@@ -23,15 +23,25 @@ const EventsKeptAfter = 30 * 24 * time.Hour
 // NodeLog names the log of the events of a node's machine; that of a cluster's is the cluster's name.
 func NodeLog(node string) string { return nodeLogMark + node }
 
-// nodeLogMark begins no cluster's name.
-const nodeLogMark = "@"
+// FabricLog names the log of the events of a fabric.
+func FabricLog(cell string) string { return fabricLogMark + cell }
+
+// No cluster's name begins with one of these.
+const (
+	nodeLogMark   = "@"
+	fabricLogMark = "+"
+)
 
 // logOf names the log that an event belongs to.
 func logOf(e *api.Event) string {
-	if e.Cluster == "" {
+	switch {
+	case e.Fabric != "":
+		return FabricLog(e.Fabric)
+	case e.Cluster == "":
 		return NodeLog(e.Node)
+	default:
+		return e.Cluster
 	}
-	return e.Cluster
 }
 
 // logOwner is the key of what a log is about: while it is there, its events are kept.
@@ -142,7 +152,7 @@ func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error
 	}
 }
 
-// Events returns the kept events of a log (a cluster's name, or NodeLog of a machine's) after sequence number after, the oldest first, and not
+// Events returns the kept events of a log (a cluster's name, NodeLog of a machine's, or FabricLog of a cell's) after sequence number after, the oldest first, and not
 // more than limit.
 func (r *Repo) Events(ctx context.Context, name string, after int64, limit int) ([]api.Event, error) {
 	page, err := r.store.Page(ctx, prefixEvent+name+"/", keyEvent(name, after), limit)
@@ -165,8 +175,11 @@ func (c *Cache) forgottenEvents(before time.Time, limit int) []string {
 	return names
 }
 
-// owned tells whether there is what a log is about. The lock is held.
+// owned tells whether there is what a log is about. Fabrics are settings of servers, so theirs are kept. The lock is held.
 func (c *Cache) owned(name string) bool {
+	if strings.HasPrefix(name, fabricLogMark) {
+		return true
+	}
 	if node, ok := strings.CutPrefix(name, nodeLogMark); ok {
 		n := tableOf(&c.tables, nodes).get(node)
 		return n != nil && n.Machine != nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
@@ -23,6 +24,7 @@ type Tables struct {
 	manual bool
 	full   map[string]int // how many networks a place has room for; without one, any number
 	own    map[int]bool   // networks of the operator's
+	alarms []site.Alarm
 	newest lifecycle.Epoch
 	// queued are desired states that the fabric has accepted and that are not in force, oldest first.
 	queued []order
@@ -125,6 +127,13 @@ func (t *Tables) Own(network int) {
 	t.own[network] = true
 }
 
+// Alarm makes these the fabric's alarms.
+func (t *Tables) Alarm(alarms ...site.Alarm) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.alarms = alarms
+}
+
 // check is what Check and Apply refuse; the lock is held.
 func (t *Tables) check(networks []site.Network) error {
 	if err := site.Validate(networks); err != nil {
@@ -184,8 +193,9 @@ type Site struct {
 }
 
 var (
-	_ site.Site    = (*Site)(nil)
-	_ site.Checker = (*Site)(nil)
+	_ site.Site     = (*Site)(nil)
+	_ site.Checker  = (*Site)(nil)
+	_ site.Governed = (*Site)(nil)
 )
 
 // NewSite makes an executor; several may be made, one after the other, as a server is restarted.
@@ -224,6 +234,16 @@ func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site
 		t.settle()
 	}
 	return nil
+}
+
+// Managers implements site.Governed: there is none.
+func (s *Site) Managers() []api.SubnetManager { return nil }
+
+// Alarms implements site.Governed.
+func (s *Site) Alarms() []site.Alarm {
+	s.tables.mu.Lock()
+	defer s.tables.mu.Unlock()
+	return slices.Clone(s.tables.alarms)
 }
 
 // Check implements site.Checker.

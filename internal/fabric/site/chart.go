@@ -22,8 +22,8 @@ type Surveyor interface {
 type Governed interface {
 	// Managers returns the subnet managers that were found.
 	Managers() []api.SubnetManager
-	// Alarms returns what endangers the fabric, one a line.
-	Alarms() []string
+	// Alarms returns what endangers the fabric.
+	Alarms() []Alarm
 }
 
 const (
@@ -44,6 +44,7 @@ type Chart struct {
 	last    *topology.Reading
 	faults  []api.FabricFault
 	problem string
+	surveys int // that succeeded
 	// revision grows with each change of switches, hosts, links or faults. Counters alone change nothing.
 	revision int64
 }
@@ -59,6 +60,8 @@ type Charted struct {
 	Topology *api.FabricTopology
 	ReadAt   time.Time
 	Faults   []api.FabricFault
+	// Counted: errors were counted between two surveys.
+	Counted bool
 	// Problem is why the newest survey failed; what is known is then of an earlier one.
 	Problem string
 	// Revision is equal as long as nothing but counters has changed.
@@ -72,7 +75,7 @@ func (c *Chart) Get() Charted {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	out := Charted{Faults: slices.Clone(c.faults), Problem: c.problem, Revision: c.revision}
+	out := Charted{Faults: slices.Clone(c.faults), Problem: c.problem, Revision: c.revision, Counted: c.surveys > 1}
 	if c.last != nil {
 		out.Topology, out.ReadAt = &c.last.Topology, c.last.At
 	}
@@ -112,6 +115,7 @@ func (c *Chart) Survey(ctx context.Context) {
 	}
 	read.At = c.now()
 	c.problem = ""
+	c.surveys++
 	topology.Count(c.last, &read)
 	faults := topology.Faults(c.faults, c.last, &read)
 	for _, f := range faults {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,6 +49,10 @@ type Keeper struct {
 	seen    Observation
 	here    map[place]bool
 	problem error
+	// failing is when the problem began. brought: a desired state of this leader's was applied, or could not be. alarms are those that were found then.
+	failing time.Time
+	brought bool
+	alarms  []Alarm
 }
 
 // NewKeeper makes a keeper of a fabric, which knows nothing before the first Set and does nothing before Run.
@@ -91,6 +96,7 @@ func (k *Keeper) Set(epoch lifecycle.Epoch, networks []Network) {
 	switch {
 	case epoch.Term != k.epoch.Term:
 		k.left, k.first, k.seen, k.here, k.problem = map[place]lifecycle.Epoch{}, epoch, Observation{}, nil, nil
+		k.brought, k.alarms = false, nil
 	case reflect.DeepEqual(networks, k.networks):
 		return
 	default:
@@ -207,11 +213,15 @@ func (k *Keeper) bring(ctx context.Context, epoch lifecycle.Epoch, networks []Ne
 	if err != nil && ctx.Err() == nil {
 		k.log.WarnContext(ctx, "the fabric is not as it should be; retrying", "error", err)
 	}
-	return k.take(epoch, seen, err)
+	var alarms []Alarm
+	if governed := k.Governed(); governed != nil {
+		alarms = governed.Alarms()
+	}
+	return k.take(epoch, seen, err, alarms)
 }
 
 // take notes what was read back.
-func (k *Keeper) take(epoch lifecycle.Epoch, seen Observation, err error) (asDesired bool) {
+func (k *Keeper) take(epoch lifecycle.Epoch, seen Observation, err error, governed []Alarm) (asDesired bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if epoch.Term != k.epoch.Term {
@@ -220,7 +230,14 @@ func (k *Keeper) take(epoch lifecycle.Epoch, seen Observation, err error) (asDes
 	if (err == nil) != (k.problem == nil) || err == nil && !reflect.DeepEqual(seen, k.seen) {
 		signal(k.changed)
 	}
+	if err != nil && k.problem == nil {
+		k.failing = time.Now()
+	}
 	k.problem = err
+	if alarms := k.alarmsNow(governed); !k.brought || !slices.Equal(alarms, k.alarms) {
+		k.alarms, k.brought = alarms, true
+		signal(k.changed)
+	}
 	if err != nil {
 		return false
 	}

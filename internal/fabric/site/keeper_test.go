@@ -219,3 +219,35 @@ func TestNewsOfAFabricIsSignalledOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestAFabricThatTakesNoChangesForLongIsAnAlarm(t *testing.T) {
+	keep(t, func(k *kept) {
+		kinds := func() string {
+			var all []string
+			for _, a := range k.keeper.Alarms().Present {
+				all = append(all, a.Key())
+			}
+			return strings.Join(all, ", ")
+		}
+		k.tables.Alarm(site.Alarm{Kind: site.ManagerMissing, Subject: "0x9"})
+		k.executor.Fail("Apply", errors.New("no OpenSM on this machine reads it"))
+		k.keeper.Set(lifecycle.Epoch{Term: 1, Revision: 1}, nil)
+		synctest.Wait()
+		if got := kinds(); got != "manager_missing 0x9" || k.keeper.Alarms().Over("manager_priority 0x8") {
+			t.Errorf("at once: %q", got)
+		}
+		k.settle()
+		if got := kinds(); got != "manager_missing 0x9, not_carried_out" {
+			t.Errorf("after a while: %q", got)
+		}
+		k.executor.Fail("Apply", nil)
+		k.settle()
+		if got := k.keeper.Alarms(); !got.Over("not_carried_out") || got.Over("manager_missing 0x9") || !got.Over("manager_priority 0x8") || got.Over("link_errors link between a and b") {
+			t.Errorf("in the end: %+v; nobody counted errors of links", got)
+		}
+		k.keeper.Set(lifecycle.Epoch{Term: 2, Revision: 1}, nil)
+		if got := k.keeper.Alarms(); len(got.Present) > 0 || got.Over("manager_priority 0x8") {
+			t.Errorf("before the next leader has read: %+v", got)
+		}
+	})
+}

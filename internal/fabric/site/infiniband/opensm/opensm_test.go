@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -178,8 +179,8 @@ func TestAStandbyTakesOverWithTheSameFile(t *testing.T) {
 	if seen := l.observe(s); !l.has(seen, 0x10, 4) || seen.Epoch != epoch(2) {
 		t.Errorf("under the standby: %+v", seen)
 	}
-	if r := s.Report(); len(r.Alarms) != 1 || !strings.Contains(r.Alarms[0], l.guid(1)+" is not running") {
-		t.Errorf("alarms: %q", r.Alarms)
+	if r := s.Report(); len(r.Alarms) != 1 || r.Alarms[0].Kind != site.ManagerMissing || !strings.Contains(r.Alarms[0].Message, l.guid(1)+" is not running") {
+		t.Errorf("alarms: %v", r.Alarms)
 	}
 }
 
@@ -201,6 +202,16 @@ func TestAFileChangedByHandIsRestoredAndReported(t *testing.T) {
 	l.apply(s, epoch(1), l.network(0x10, 2))
 	if seen := l.observe(s); !l.has(seen, 0x10, 2) || seen.Epoch != epoch(1) || s.Report().Drifts != 1 {
 		t.Errorf("after the repair: %+v, %+v", seen, s.Report())
+	}
+	edited := func() bool {
+		return slices.ContainsFunc(s.Alarms(), func(a site.Alarm) bool { return a.Kind == site.PartitionsEdited })
+	}
+	if !edited() {
+		t.Errorf("nobody is alarmed: %v", s.Alarms())
+	}
+	s.report.LastDrift = time.Now().Add(-driftStands)
+	if edited() {
+		t.Error("the alarm has no end")
 	}
 }
 
@@ -267,23 +278,34 @@ func TestAPortInMorePartitionsThanItsTableHasRoomForIsRefused(t *testing.T) {
 	}
 }
 
-func TestASubnetManagerThatIsNotConfiguredIsAnAlarm(t *testing.T) {
+func TestASubnetManagerThatIsNotConfiguredIsAnAlarmUntilItEnds(t *testing.T) {
 	l := newLab(t, ibsim.OneSwitch(3))
 	l.cfg.Managers = []Manager{{l.guid(1), 5}}
-	rogue, err := l.fabric.Manage(t.Context(), "n3", 1, "")
+	rogue, err := l.fabric.Manage(t.Context(), "n3", 9, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rogue.Stop()
 	l.runOn("n2")
 	s := l.executor()
-	l.observe(s)
-	alarms := strings.Join(s.Report().Alarms, "\n")
-	for _, want := range []string{"port " + l.guid(3) + " has a subnet manager that is not configured", "has priority 3, and is configured with 5"} {
-		if !strings.Contains(alarms, want) {
-			t.Errorf("alarms %q lack %q", alarms, want)
+	alarm := func(kind site.AlarmKind, guid string) string {
+		s.fabric.full = time.Time{} // the next audit
+		l.observe(s)
+		for _, a := range s.Alarms() {
+			if a.Kind == kind && a.Subject == guid {
+				return a.Message
+			}
 		}
+		return ""
 	}
+	l.await("the rogue is master", func() bool {
+		text := alarm(site.UnexpectedManager, l.guid(3))
+		return strings.Contains(text, "port "+l.guid(3)+" has a subnet manager that is not configured, of priority 9 and master")
+	})
+	if text := alarm(site.ManagerPriority, l.guid(1)); !strings.Contains(text, "has priority 3, and is configured with 5") {
+		t.Errorf("the alarm of the configured manager's priority is %q", text)
+	}
+	rogue.Stop()
+	l.await("the alarm ends with the rogue", func() bool { return alarm(site.UnexpectedManager, l.guid(3)) == "" })
 }
 
 func TestASupervisorStartsOpenSMRestartsItAndFindsItAgain(t *testing.T) {

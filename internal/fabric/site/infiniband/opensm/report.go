@@ -7,13 +7,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/smp"
 )
 
 // Report is what an operator should know of a fabric, beyond its networks.
 type Report struct {
-	// Alarms say what is wrong, in order.
-	Alarms []string
+	// Alarms say what is wrong, in order of their messages.
+	Alarms []site.Alarm
 	// Managers are the subnet managers that the last audit found.
 	Managers []Seen
 	// Drifts counts how often the file of partitions was found changed by others since the executor was made; LastDrift is when it last was.
@@ -23,6 +24,9 @@ type Report struct {
 	Audited   time.Time
 	AuditTime time.Duration
 }
+
+// driftStands is how long a change of the file by others stays an alarm: it is undone as soon as it is found.
+const driftStands = time.Minute
 
 // Seen is a subnet manager as it describes itself.
 type Seen struct {
@@ -36,6 +40,11 @@ func (s *Site) Report() Report {
 	defer s.mu.Unlock()
 	r := s.report
 	r.Alarms, r.Managers = slices.Clone(r.Alarms), slices.Clone(r.Managers)
+	if r.Drifts > 0 && time.Since(r.LastDrift) < driftStands {
+		r.Alarms = append(r.Alarms, site.Alarm{
+			Kind: site.PartitionsEdited, Message: fmt.Sprintf("%s was changed by others, and was restored; your own partitions belong in the file that operator names", s.cfg.Partitions),
+		})
+	}
 	return r
 }
 
@@ -51,19 +60,22 @@ func (s *Site) audited(begun time.Time) {
 	r.Alarms = alarms(s.cfg.Managers, r.Managers)
 	for _, alarm := range r.Alarms {
 		if !slices.Contains(was, alarm) {
-			s.cfg.Log.Error("the fabric's subnet management is not as configured", "alarm", alarm)
+			s.cfg.Log.Error("the fabric's subnet management is not as configured", "alarm", alarm.Message)
 		}
 	}
 	for _, alarm := range was {
 		if !slices.Contains(r.Alarms, alarm) {
-			s.cfg.Log.Info("an alarm of the fabric has ended", "alarm", alarm)
+			s.cfg.Log.Info("an alarm of the fabric has ended", "alarm", alarm.Message)
 		}
 	}
 }
 
 // alarms compares the subnet managers that a fabric should have with those that were found. If none are configured, any will do.
-func alarms(configured []Manager, found []Seen) []string {
-	var all []string
+func alarms(configured []Manager, found []Seen) []site.Alarm {
+	var all []site.Alarm
+	add := func(kind site.AlarmKind, subject, format string, args ...any) {
+		all = append(all, site.Alarm{Kind: kind, Subject: subject, Message: fmt.Sprintf(format, args...)})
+	}
 	masters := []string{}
 	for _, m := range found {
 		if m.State == smp.Master {
@@ -73,22 +85,22 @@ func alarms(configured []Manager, found []Seen) []string {
 		switch {
 		case len(configured) == 0:
 		case i < 0:
-			all = append(all, fmt.Sprintf("port %s has a subnet manager that is not configured, of priority %d and %v: find who started it, and end it", m.GUID, m.Priority, m.State))
+			add(site.UnexpectedManager, m.GUID, "port %s has a subnet manager that is not configured, of priority %d and %v: find who started it, and end it", m.GUID, m.Priority, m.State)
 		case configured[i].Priority != m.Priority:
-			all = append(all, fmt.Sprintf("the subnet manager of port %s has priority %d, and is configured with %d", m.GUID, m.Priority, configured[i].Priority))
+			add(site.ManagerPriority, m.GUID, "the subnet manager of port %s has priority %d, and is configured with %d", m.GUID, m.Priority, configured[i].Priority)
 		}
 	}
 	for _, c := range configured {
 		if !slices.ContainsFunc(found, func(m Seen) bool { return m.GUID == c.GUID }) {
-			all = append(all, fmt.Sprintf("the subnet manager of port %s is not running", c.GUID))
+			add(site.ManagerMissing, c.GUID, "the subnet manager of port %s is not running", c.GUID)
 		}
 	}
 	switch {
 	case len(masters) == 0:
-		all = append(all, "the fabric has no master subnet manager: changes wait in the file of partitions")
+		add(site.NoMaster, "", "the fabric has no master subnet manager: changes wait in the file of partitions")
 	case len(masters) > 1:
-		all = append(all, "the fabric has several master subnet managers, on ports "+strings.Join(masters, " and "))
+		add(site.SeveralMasters, "", "the fabric has several master subnet managers, on ports %s", strings.Join(masters, " and "))
 	}
-	slices.Sort(all)
+	slices.SortFunc(all, func(a, b site.Alarm) int { return strings.Compare(a.Message, b.Message) })
 	return all
 }

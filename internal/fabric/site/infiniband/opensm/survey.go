@@ -29,5 +29,5 @@ func (s *Site) Managers() []api.SubnetManager {
 	return all
 }
 
-// Alarms implements site.Governed.
-func (s *Site) Alarms() []string { return s.Report().Alarms }
+// Alarms implements site.Governed: those of the last audit, and a change of the file by others for a while.
+func (s *Site) Alarms() []site.Alarm { return s.Report().Alarms }
