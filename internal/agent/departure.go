@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 )
 
 // A member that is sent to another node leaves a note in its control directory. It is written before and removed if it stays: an agent that starts
@@ -24,5 +26,5 @@ func (a *Agent) forgetDeparture(id string) error {
 	if err := os.Remove(a.departurePath(id)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	return syncDir(a.controlDir(id))
+	return durablefile.SyncDir(a.controlDir(id))
 }

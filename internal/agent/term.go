@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 )
 
 // The highest leader term obeyed is kept across restarts: it is what fences a deposed leader's late orders. Terms of another site
@@ -49,7 +51,7 @@ func saveTerm(dir, site string, term int64) error {
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, path+spareSuffix, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE)
 	if err == nil {
-		return syncDir(dir)
+		return durablefile.SyncDir(dir)
 	}
 	// There is no term to change places with, or the file system can't do that.
 	if err := writeDurably(path, data); err != nil {
@@ -74,34 +76,10 @@ func overwrite(path string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeDurably replaces a file so that a power cut leaves the old or the new content.
+// writeDurably replaces a file durably, and makes its folder if need be.
 func writeDurably(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes renames in a directory durable.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return durablefile.Write(path, data, 0o600)
 }

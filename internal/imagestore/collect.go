@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -102,5 +103,5 @@ func (s *Store) Remove(digest image.Digest, inUse []image.Digest) error {
 	if err := os.Remove(s.path(digest)); err != nil {
 		return fmt.Errorf("remove blob %s: %w", digest, err)
 	}
-	return syncDir(s.dir)
+	return durablefile.SyncDir(s.dir)
 }

@@ -14,11 +14,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
@@ -102,7 +102,7 @@ func (s *Store) Put(ctx context.Context, digest image.Digest, r io.Reader) error
 	if err := os.Rename(f.Name(), s.path(digest)); err != nil {
 		return fmt.Errorf("store blob %s: %w", digest, err)
 	}
-	return syncDir(s.dir)
+	return durablefile.SyncDir(s.dir)
 }
 
 // spaceCheckBytes is after how many bytes the room left is looked at again.
@@ -285,16 +285,4 @@ func freeBytes(dir string) (int64, error) {
 		return 0, err
 	}
 	return int64(st.Bavail) * st.Bsize, nil
-}
-
-// syncDir makes renames in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("sync %s: %w", strings.TrimSuffix(dir, "/"), err)
-	}
-	return nil
 }

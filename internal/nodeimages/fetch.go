@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -185,7 +186,7 @@ func (f *fetch) small(ctx context.Context, d image.Digest, most int64) ([]byte, 
 	if err := f.store.makeRoom(int64(len(data))); err != nil {
 		return nil, err
 	}
-	if err := writeDurably(path, data); err != nil {
+	if err := durablefile.Write(path, data, 0o644); err != nil {
 		return nil, fmt.Errorf("the image can't be stored: %w", err)
 	}
 	return data, nil

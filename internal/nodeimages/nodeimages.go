@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
@@ -334,7 +335,7 @@ func (s *Store) markWhole(w Wanted, m *image.Manifest) error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(s.mark(w.Digest), text); err != nil {
+	if err := durablefile.Write(s.mark(w.Digest), text, 0o644); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -342,34 +343,6 @@ func (s *Store) markWhole(w Wanted, m *image.Manifest) error {
 	s.whole[w.Digest] = m
 	delete(s.failed, w.Digest)
 	return nil
-}
-
-// writeDurably replaces a file so that a power cut leaves the old or the new content.
-func writeDurably(path string, data []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	return publish(path+".new", path)
-}
-
-// publish moves a durable file to its place, durably.
-func publish(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(to))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // exists tells whether a file is there.

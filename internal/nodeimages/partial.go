@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
 
@@ -178,7 +179,7 @@ func (p *partial) finish(to string) error {
 	if got := digestOf(h); got != p.root.Digest {
 		return errors.Join(fmt.Errorf("the root is %s, though all its chunks match the list: %w", short(got), image.ErrDigest), os.Remove(p.path))
 	}
-	return publish(p.path, to)
+	return durablefile.Rename(p.path, to)
 }
 
 func (p *partial) close() { _ = p.file.Close() }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
@@ -125,7 +126,7 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 		return err
 	}
 	failpoint.Hit("vm.after-arrival")
-	if err := renameDurably(d.path(id, fileComing), d.path(id, fileMember)); err != nil { // which counts without that, too
+	if err := durablefile.Rename(d.path(id, fileComing), d.path(id, fileMember)); err != nil { // which counts without that, too
 		d.log.WarnContext(ctx, "a member's record can't be renamed", "member", id, "error", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
@@ -333,7 +334,7 @@ func (d *Driver) takeBack(ctx context.Context, id string) error {
 	case seen.state != driver.StateHandedOver:
 		return fmt.Errorf("it is %s, not %s", seen.state, driver.StateHandedOver)
 	}
-	if err := errors.Join(os.Remove(d.path(id, fileHanded)), settled(d.dir(id))); err != nil {
+	if err := errors.Join(os.Remove(d.path(id, fileHanded)), durablefile.SyncDir(d.dir(id))); err != nil {
 		return err
 	}
 	return errors.Join(d.goOn(ctx, host, id), d.plugAgain(ctx, host, *seen.member))

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
@@ -134,31 +135,7 @@ func writeDurably(path string, content any) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path+".new"))
-	}
-	return renameDurably(path+".new", path)
-}
-
-func renameDurably(from, to string) error {
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return errors.Join(settled(filepath.Dir(from)), settled(filepath.Dir(to)))
-}
-
-// settled returns once what is in a directory would survive a power cut.
-func settled(dir string) error {
-	file, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Sync(), file.Close())
+	return durablefile.Write(path, data, 0o600)
 }
 
 // stateFile is a state that is being written, with its digest.
@@ -246,7 +223,7 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 		if err := os.Rename(d.path(from, fileSaved), d.path(m.Assignment.ID, fileOrigin)); err != nil {
 			return err
 		}
-		_ = errors.Join(settled(d.dir(from)), settled(d.dir(m.Assignment.ID))) // it goes on here either way; only a power cut would undo it
+		_ = errors.Join(durablefile.SyncDir(d.dir(from)), durablefile.SyncDir(d.dir(m.Assignment.ID))) // it goes on here either way; only a power cut would undo it
 		return nil
 	}, func() {})
 	if err != nil {

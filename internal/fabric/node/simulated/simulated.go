@@ -17,6 +17,7 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -178,23 +179,7 @@ func (a *Adapter) keep(r record) error {
 	if err != nil {
 		return err
 	}
-	next := a.path + ".new"
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("the owner of the simulated adapter can't be kept: %w", err)
-	}
-	if err := os.Rename(next, a.path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(a.path))
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+	if err := durablefile.Write(a.path, append(data, '\n'), 0o600); err != nil {
 		return fmt.Errorf("the owner of the simulated adapter can't be kept: %w", err)
 	}
 	a.record = r

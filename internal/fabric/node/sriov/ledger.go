@@ -3,7 +3,6 @@ package sriov
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
@@ -119,31 +119,10 @@ func (l *ledger) store(name string, content any) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(l.dir, name)
-	if err := writeDurably(path+".new", append(text, '\n')); err != nil {
+	if err := durablefile.Write(filepath.Join(l.dir, name), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("the owner of a function can't be kept: %w", err)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("the owner of a function can't be kept: %w", err)
-	}
-	return syncDir(l.dir)
-}
-
-func writeDurably(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 // get returns what is known about a function. Nothing was ever proved about one without a record: it is free, and not clean.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
@@ -65,20 +66,5 @@ func (r record) store(dir string) error {
 	if err != nil {
 		return err
 	}
-	file, err := os.CreateTemp(dir, "."+recordName)
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
-		err = os.Rename(file.Name(), filepath.Join(dir, recordName))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durablefile.Write(filepath.Join(dir, recordName), data, 0o600)
 }
