@@ -1,6 +1,7 @@
 package apiserver_test
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 func fabricErrors(t *testing.T, s *apiservertest.Site) []errorCase {
@@ -62,5 +64,50 @@ func TestAlarmsOfAFabricAreShownAndCountedWhicheverServerAnswers(t *testing.T) {
 		if !strings.Contains(got, want+"\n") {
 			t.Errorf("want %q in\n%s", want, got)
 		}
+	}
+}
+
+func TestAFabricTellsAMemberOfAProjectNothingOfOthers(t *testing.T) {
+	s := twoProjects(t)
+	if _, err := s.Client().CreateNetwork(t.Context(), api.NetworkRequest{Name: "hidden"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range []api.ClusterRequest{{Name: "secret", Project: "default"}, {Name: "own", Project: "lab"}} {
+		if _, err := s.Client().CreateCluster(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Place("secret")
+	s.Place("lab.own")
+	read := func(line, path string) string {
+		token, err := trust.ParseToken(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp := send(t, s, request{method: "GET", path: path, header: map[string]string{"Authorization": "Bearer " + token.Bearer()}})
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	member, admin := s.Token("eve", "lab", api.RoleMember), s.Token("root", "", api.RoleAdmin)
+	for _, path := range []string{"/v1/fabrics", "/v1/fabrics/ethernet", "/v1/fabrics/ethernet/topology", "/v1/fabrics/ethernet/events", "/v1/fabrics/ethernet/audit", "/v1/metrics"} {
+		text := read(member, path)
+		for _, name := range []string{"secret", "hidden", `"default"`} {
+			if strings.Contains(text, name) {
+				t.Errorf("%s tells a member of project lab of %s: %s", path, name, text)
+			}
+		}
+	}
+	if text := read(member, "/v1/fabrics/ethernet"); !strings.Contains(text, `"lab.own"`) {
+		t.Errorf("a member sees nothing of its own network: %s", text)
+	}
+	if text := read(admin, "/v1/fabrics/ethernet"); !strings.Contains(text, `"secret"`) {
+		t.Errorf("an administrator does not see all networks: %s", text)
+	}
+	if text := read(member, "/v1/fabrics/ethernet/audit"); !strings.Contains(text, "forbidden") {
+		t.Errorf("a member may audit: %s", text)
 	}
 }

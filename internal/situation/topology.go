@@ -1,6 +1,7 @@
 package situation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,9 +191,9 @@ func managersOf(t *api.FabricTopology, governed site.Governed) []api.SubnetManag
 	return managers
 }
 
-// ports are the members' ports in a cell, by the number that the cell knows their networks by; of all networks, or of those that are seen.
-func (f Fabrics) ports(view *state.View, cell string, sees func(*api.Network) bool) map[int]*wanted {
-	all := map[int]*wanted{}
+// ports are the members' ports in a cell, by the UIDs of their networks; of all networks, or of those that are seen.
+func (f Fabrics) ports(view *state.View, cell string, sees func(*api.Network) bool) map[string]*wanted {
+	all := map[string]*wanted{}
 	for _, c := range view.Clusters {
 		for a := range c.Held() {
 			for _, p := range a.Ports {
@@ -200,11 +201,10 @@ func (f Fabrics) ports(view *state.View, cell string, sees func(*api.Network) bo
 				if n == nil || !f.carries(cell, n, p) || !sees(n) {
 					continue
 				}
-				number := f.number(cell, n)
-				if all[number] == nil {
-					all[number] = &wanted{network: n, ports: map[string]bool{}}
+				if all[n.UID] == nil {
+					all[n.UID] = &wanted{network: n, number: f.number(cell, n), ports: map[string]bool{}}
 				}
-				all[number].ports[placeOf(&p, a)] = p.Limited
+				all[n.UID].ports[placeOf(&p, a)] = p.Limited
 			}
 		}
 	}
@@ -214,7 +214,9 @@ func (f Fabrics) ports(view *state.View, cell string, sees func(*api.Network) bo
 // wanted is a network with its ports, and whether they are limited.
 type wanted struct {
 	network *api.Network
-	ports   map[string]bool
+	// number is how the cell knows the network. On an Ethernet without an executor, a VLAN and a tunnel may have the same one.
+	number int
+	ports  map[string]bool
 	// leaving are ports that are to go, and may still be there.
 	leaving map[string]bool
 }
@@ -229,7 +231,7 @@ func (f Fabrics) addLeaving(view *state.View, cell string, ports map[int]*wanted
 			}
 			number := f.number(cell, n)
 			if ports[number] == nil {
-				ports[number] = &wanted{network: n, ports: map[string]bool{}}
+				ports[number] = &wanted{network: n, number: number, ports: map[string]bool{}}
 			}
 			if ports[number].leaving == nil {
 				ports[number].leaving = map[string]bool{}
@@ -284,10 +286,11 @@ func (f Fabrics) partitions(view *state.View, t *api.FabricTopology, cell string
 		}
 	}
 	all := []api.FabricPartition{}
-	ports := f.ports(view, cell, sees)
-	for _, number := range slices.Sorted(maps.Keys(ports)) {
-		w := ports[number]
-		p := api.FabricPartition{Number: number, Network: w.network.Name, Project: w.network.Project}
+	inOrder := func(a, b *wanted) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.network.UID, b.network.UID))
+	}
+	for _, w := range slices.SortedFunc(maps.Values(f.ports(view, cell, sees)), inOrder) {
+		p := api.FabricPartition{Number: w.number, Network: w.network.Name, Project: w.network.Project}
 		for _, at := range slices.Sorted(maps.Keys(w.ports)) {
 			if w.ports[at] {
 				p.Limited++
@@ -317,7 +320,10 @@ func (f Fabrics) Audit(ctx context.Context, view *state.View, cell string, now t
 	if err != nil {
 		return api.FabricAudit{}, fmt.Errorf("%w: fabric %s can't be read: %w", ErrUnaudited, cell, err)
 	}
-	ports := f.ports(view, cell, func(*api.Network) bool { return true })
+	ports := map[int]*wanted{} // an executor knows networks by their numbers
+	for _, w := range f.ports(view, cell, func(*api.Network) bool { return true }) {
+		ports[w.number] = w
+	}
 	f.addLeaving(view, cell, ports)
 	return compare(cell, now, seen, ports), nil
 }

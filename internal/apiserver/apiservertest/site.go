@@ -454,20 +454,6 @@ func (s *Site) AwaitDelete(name string) {
 	}
 }
 
-// Event stores an event of a cluster.
-func (s *Site) Event(cluster, reason, message string) {
-	s.t.Helper()
-	s.Events(api.Event{Time: s.now().UTC(), Cluster: cluster, Reason: reason, Message: message})
-}
-
-// Events stores events.
-func (s *Site) Events(events ...api.Event) {
-	s.t.Helper()
-	rev, err := s.Repo.AppendEvents(context.Background(), events...)
-	must(s.t, err)
-	s.reach(rev)
-}
-
 // AwaitJob waits for a job that satisfies a condition.
 func (s *Site) AwaitJob(ok func(api.Job) bool) api.Job {
 	s.t.Helper()
