@@ -151,7 +151,7 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
 			return nil, err
 		}
-		if err := interfacesFit(was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {
+		if err := s.interfacesFit(was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {
 			return nil, err
 		}
 		if err := oneGateway(was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {

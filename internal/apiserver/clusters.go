@@ -103,7 +103,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := s.ownNetworkFits(&want.Spec); err != nil {
 		return none, err
 	}
-	if err := interfacesFit(api.ClusterSpec{}, want.Spec, project, view); err != nil {
+	if err := s.interfacesFit(api.ClusterSpec{}, want.Spec, project, view); err != nil {
 		return none, err
 	}
 	if err := oneGateway(api.ClusterSpec{}, want.Spec, project, view); err != nil {

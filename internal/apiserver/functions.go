@@ -9,7 +9,7 @@ import (
 )
 
 // interfacesFit refuses ports of a kind that their network can't bear. Groups that the cluster had before are not looked at.
-func interfacesFit(was, want api.ClusterSpec, project string, view *state.View) error {
+func (s *Server) interfacesFit(was, want api.ClusterSpec, project string, view *state.View) error {
 	for i, g := range want.Groups {
 		if groupIndex(was, g.Name) >= 0 {
 			continue
@@ -21,6 +21,9 @@ func interfacesFit(was, want api.ClusterSpec, project string, view *state.View) 
 				continue
 			}
 			field, problem := portProblem(&g, network, in)
+			if problem == "" && g.Stack == api.StackVM && network.Interface == api.InterfacePF {
+				field, problem = "interface", s.unguarded(in)
+			}
 			if problem == "" {
 				continue
 			}
@@ -30,6 +33,14 @@ func interfacesFit(was, want api.ClusterSpec, project string, view *state.View) 
 		}
 	}
 	return nil
+}
+
+// unguarded returns why no virtual machine can have a whole adapter on a network's fabric; "" if one can.
+func (s *Server) unguarded(in *api.NetworkIntent) string {
+	if keeper := s.cfg.Fabrics[in.Cell]; in.Technology != api.TechnologyInfiniBand || keeper == nil || keeper.Guarded() {
+		return ""
+	}
+	return fmt.Sprintf("no key protects fabric %s, so a virtual machine with a whole port could change the partitions of all tenants; write vf, or let the operator set keys in the fabric's settings", in.Cell)
 }
 
 // portProblem returns why members of a group can't have ports of that kind on a network, and which field says so; "" if they can.

@@ -2,6 +2,7 @@ package apiserver_test
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -9,6 +10,9 @@ import (
 	"github.com/nearmetal/nearmetal/api/client"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/fabric/fake"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
@@ -78,5 +82,36 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 	}
 	if _, err := c.DeleteNetwork(t.Context(), "project/ib"); !client.HasCode(err, "network_in_use") {
 		t.Errorf("a partition in use was deleted: %v", err)
+	}
+}
+
+func TestAMachineGetsNoWholePortOfAFabricThatNoKeyProtects(t *testing.T) {
+	var guarded, open fake.Tables
+	open.Unguard()
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+		c.PKeys, c.Offers.Fabrics, c.Fabrics = api.PKeyPool{First: 0x100, Last: 0x1ff}, []string{"ib0", "ib1"}, situation.Fabrics{
+			"ib0": site.NewKeeper(fake.NewSite(&open), slog.New(slog.DiscardHandler)), "ib1": site.NewKeeper(fake.NewSite(&guarded), slog.New(slog.DiscardHandler)),
+		}
+	})
+	c := s.Client()
+	for _, cell := range []string{"ib0", "ib1"} {
+		if _, err := c.CreateNetwork(t.Context(), api.NetworkRequest{Name: cell, Technology: api.TechnologyInfiniBand, Cell: cell}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create := func(name string, stack api.Stack, network string, kind api.Interface) error {
+		_, err := c.CreateCluster(t.Context(), api.ClusterRequest{Name: name, Stack: stack, Networks: []api.GroupNetwork{{Name: network, Interface: kind}}})
+		return err
+	}
+	const want = "no key protects fabric ib0"
+	if err := create("a", api.StackVM, "project/ib0", "pf"); !client.HasCode(err, "invalid_cluster") || !strings.Contains(err.Error(), want) {
+		t.Errorf("a whole port: got %v, want %q", err, want)
+	}
+	for name, err := range map[string]error{
+		"a function": create("b", api.StackVM, "project/ib0", "vf"), "a container": create("c", api.StackContainer, "project/ib0", "pf"), "a fabric with keys": create("d", api.StackVM, "project/ib1", "pf"),
+	} {
+		if err != nil && strings.Contains(err.Error(), "no key protects") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -29,7 +29,9 @@ func TestFabricsAreListedShownDrawnAndAudited(t *testing.T) {
 		}},
 	})
 	f.fixed("GET /v1/fabrics/ib0/audit", api.FabricAudit{Fabric: "ib0", Ports: 2, Drift: []string{"port 31 is in network 18 (c1), and no member holds it there"}})
+	f.fixed("GET /v1/fabrics/ib0/events", api.List[api.Event]{Items: []api.Event{{Seq: 1, Time: t0, Fabric: "ib0", Reason: api.ReasonAlarm, Alarm: "no_master", Message: "the fabric has no master subnet manager"}}})
 	s := f.shell()
+	has(t, s.run(t, "fabric", "events", "ib0"), 0, "Alarm   no_master  the fabric has no master subnet manager")
 	has(t, s.run(t, "fabric", "list"), 0, "ethernet  ethernet", "ib0       infiniband  1         1      1      1           n1       1       0")
 	has(t, s.run(t, "fabric", "show", "ib0"), 0, "Fault: link between switch a port 1 and node n1: 120 symbol errors in 60 s", "0000000000000011  n1    5         master",
 		"n1    0000000000000011  a       1            200Gbit  0", "18      c1", "1.5 Gbit/s")

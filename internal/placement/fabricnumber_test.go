@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -42,6 +43,21 @@ func TestEachPartitionKeyIsGivenOnce(t *testing.T) {
 		if made.Index > pool.Last {
 			break
 		}
+	}
+}
+
+func TestAKeyThatDoesNotFitStaysFree(t *testing.T) {
+	n, pool := DefaultPool.Numbers(nil, nil, nil), api.PKeyPool{First: 0x10, Last: 0x12}
+	all := func(int) (bool, error) { return true, nil }
+	if got, err := n.PKey("a", pool, 0, func(pkey int) (bool, error) { return pkey > 0x10, nil }); got != 0x11 || err != nil {
+		t.Errorf("the lowest key that fits: got %#x, %v", got, err)
+	}
+	later := errors.New("it is not known")
+	if got, err := n.PKey("b", pool, 0, func(int) (bool, error) { return false, later }); got != 0 || !errors.Is(err, later) {
+		t.Errorf("a key of which it is not known: got %#x, %v", got, err)
+	}
+	if got, err := n.PKey("c", pool, 0x10, all); got != 0x10 || err != nil {
+		t.Errorf("a key that did not fit another network: got %#x, %v", got, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband"
+	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/keys"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/smp"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/ufm"
@@ -53,7 +54,11 @@ func (s *Server) openInfiniBand() error {
 		if s.cfg.Fabrics[cell] != nil {
 			return fmt.Errorf("cell %s has two fabrics", cell)
 		}
-		executor, err := executorOf(fabric, s.cfg.Log.With("fabric", cell))
+		protection, err := keysOf(fabric.Settings)
+		if err != nil {
+			return fmt.Errorf("the InfiniBand fabric of cell %s: %w", cell, err)
+		}
+		executor, err := executorOf(fabric, protection, s.cfg.Log.With("fabric", cell))
 		if errors.Is(err, smp.ErrMissing) {
 			return err
 		}
@@ -65,24 +70,24 @@ func (s *Server) openInfiniBand() error {
 		}
 		s.cfg.Fabrics[cell] = executor
 		if fabric.Mode == infiniband.Supervise {
-			s.supervisors = append(s.supervisors, supervisorOf(fabric, s.cfg.Log.With("fabric", cell)))
+			s.supervisors = append(s.supervisors, supervisorOf(fabric, protection, s.cfg.Log.With("fabric", cell)))
 		}
 	}
 	return nil
 }
 
 // executorOf makes the executor of the fabric's backend.
-func executorOf(fabric InfiniBand, log *slog.Logger) (fabricsite.Site, error) {
+func executorOf(fabric InfiniBand, protection keys.Keys, log *slog.Logger) (fabricsite.Site, error) {
 	if fabric.Backend == infiniband.BackendUFM {
-		return ufmOf(fabric.Directory, *fabric.UFM)
+		return ufmOf(fabric.Directory, *fabric.UFM, fabric.Keys == infiniband.KeysDeclared)
 	}
 	return opensm.New(opensm.Config{
 		Dir: fabric.Directory, Partitions: fabric.Partitions, Operator: fabric.Operator, Managers: managersOf(fabric.Settings),
-		Run: fabric.Run, Adapter: fabric.Adapter, Port: fabric.Port, Log: log,
+		Run: fabric.Run, Adapter: fabric.Adapter, Port: fabric.Port, Keys: protection, Log: log,
 	})
 }
 
-func ufmOf(dir string, settings infiniband.UFM) (fabricsite.Site, error) {
+func ufmOf(dir string, settings infiniband.UFM, guarded bool) (fabricsite.Site, error) {
 	text, err := os.ReadFile(settings.Credentials)
 	if err != nil {
 		return nil, fmt.Errorf("credentials for UFM: %w", err)
@@ -91,13 +96,25 @@ func ufmOf(dir string, settings infiniband.UFM) (fabricsite.Site, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", settings.Credentials, err)
 	}
-	keys, err := api.ParsePKeyPool(settings.Keys)
+	pool, err := api.ParsePKeyPool(settings.Keys)
 	if err != nil {
 		return nil, err
 	}
 	return ufm.New(ufm.Config{
-		Dir: dir, URL: settings.URL, CA: settings.CA, ServerName: settings.ServerName, Credentials: credentials, First: keys.First, Last: keys.Last,
+		Dir: dir, URL: settings.URL, CA: settings.CA, ServerName: settings.ServerName, Credentials: credentials, First: pool.First, Last: pool.Last, Guarded: guarded,
 	})
+}
+
+// keysOf returns the keys that protect a fabric; the zero value: nothing does, or UFM.
+func keysOf(settings infiniband.Settings) (keys.Keys, error) {
+	switch settings.Keys {
+	case "", infiniband.KeysDeclared:
+		return keys.Keys{}, nil
+	case infiniband.KeysManaged:
+		return opensm.ManagedKeys(settings.Directory)
+	default:
+		return keys.Load(settings.Keys)
+	}
 }
 
 func managersOf(settings infiniband.Settings) []opensm.Manager {
@@ -108,10 +125,10 @@ func managersOf(settings infiniband.Settings) []opensm.Manager {
 	return all
 }
 
-func supervisorOf(fabric InfiniBand, log *slog.Logger) opensm.Supervisor {
+func supervisorOf(fabric InfiniBand, protection keys.Keys, log *slog.Logger) opensm.Supervisor {
 	return opensm.Supervisor{
 		Manager: opensm.Manager(*fabric.Manager), Partitions: fabric.Partitions, Options: fabric.Options, LogDir: filepath.Join(fabric.Directory, "opensm"),
-		Run: fabric.Run, Log: log,
+		Keys: protection, Run: fabric.Run, Log: log,
 	}
 }
 

@@ -46,7 +46,7 @@ func TestAClusterOfWholeMachinesHasAPartitionOfARealSubnetManager(t *testing.T) 
 	s.prepare(server.Config{
 		Server: config.Server{StateDir: dir, Listen: s.address}, Log: slog.New(slog.DiscardHandler),
 		InfiniBand: map[string]server.InfiniBand{"ib0": {
-			Settings: infiniband.Settings{Mode: infiniband.Supervise, Directory: filepath.Join(dir, "ib0"), Partitions: partitions, Manager: &manager},
+			Settings: infiniband.Settings{Mode: infiniband.Supervise, Directory: filepath.Join(dir, "ib0"), Partitions: partitions, Manager: &manager, Keys: infiniband.KeysManaged},
 			Run: func(ctx context.Context, program string, args ...string) *exec.Cmd {
 				return fabric.Command(ctx, "n3", program, args...)
 			},
@@ -62,6 +62,11 @@ func TestAClusterOfWholeMachinesHasAPartitionOfARealSubnetManager(t *testing.T) 
 		out, err := fabric.Command(t.Context(), host, "smpquery", "-D", "pkeys", "0").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "0x7fff 0x8001") {
 			t.Errorf("%s: %v: %s", host, err, out)
+		}
+	}
+	for _, secret := range []string{"keys", "ibdiag.conf", "opensm/opensm.conf"} {
+		if info, err := os.Stat(filepath.Join(dir, "ib0", secret)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s, which has the M_Key: %v, %v", secret, info, err)
 		}
 	}
 	s.command(0, "cluster", "delete", "m1", "--yes", "--no-wait")

@@ -25,6 +25,7 @@ type Tables struct {
 	full   map[string]int // how many networks a place has room for; without one, any number
 	own    map[int]bool   // networks of the operator's
 	alarms []site.Alarm
+	open   bool // no key protects it
 	newest lifecycle.Epoch
 	// queued are desired states that the fabric has accepted and that are not in force, oldest first.
 	queued []order
@@ -134,6 +135,13 @@ func (t *Tables) Alarm(alarms ...site.Alarm) {
 	t.alarms = alarms
 }
 
+// Unguard takes the keys away that protect the fabric.
+func (t *Tables) Unguard() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open = true
+}
+
 // check is what Check and Apply refuse; the lock is held.
 func (t *Tables) check(networks []site.Network) error {
 	if err := site.Validate(networks); err != nil {
@@ -196,6 +204,7 @@ var (
 	_ site.Site     = (*Site)(nil)
 	_ site.Checker  = (*Site)(nil)
 	_ site.Governed = (*Site)(nil)
+	_ site.Guarded  = (*Site)(nil)
 )
 
 // NewSite makes an executor; several may be made, one after the other, as a server is restarted.
@@ -244,6 +253,13 @@ func (s *Site) Alarms() []site.Alarm {
 	s.tables.mu.Lock()
 	defer s.tables.mu.Unlock()
 	return slices.Clone(s.tables.alarms)
+}
+
+// Guarded implements site.Guarded.
+func (s *Site) Guarded() bool {
+	s.tables.mu.Lock()
+	defer s.tables.mu.Unlock()
+	return !s.tables.open
 }
 
 // Check implements site.Checker.

@@ -81,6 +81,12 @@ func (k *Keeper) Check(networks []Network) error {
 	return nil
 }
 
+// Guarded reports whether whole adapters on the fabric can be given away, as Guarded says. An executor that does not say can't be harmed so.
+func (k *Keeper) Guarded() bool {
+	g, ok := k.site.(Guarded)
+	return !ok || g.Guarded()
+}
+
 // Audit reads the fabric's own tables now, whoever leads.
 func (k *Keeper) Audit(ctx context.Context) (Observation, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)

@@ -61,6 +61,13 @@ type Checker interface {
 	Check(networks []Network) error
 }
 
+// Guarded is a Site that knows whether its fabric is safe from whoever has a whole adapter, as a virtual machine with the whole port or a tenant of a
+// whole machine has: they can send any packet of subnet management.
+type Guarded interface {
+	// Guarded reports whether the fabric's ports obey nobody without a key.
+	Guarded() bool
+}
+
 // Refusal is why a fabric can't have a set of networks. It names no other tenant.
 type Refusal struct {
 	// Number is of a network that is not free on this fabric, such as a partition key of the operator's; 0: another number would not help.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -34,7 +35,7 @@ const (
 
 // Settings are one fabric's, as the operator writes them in YAML.
 type Settings struct {
-	// Backend is "opensm" or "ufm"; empty: the first. All but Directory and UFM are for OpenSM.
+	// Backend is "opensm" or "ufm"; empty: the first. All but Directory, Keys and UFM are for OpenSM.
 	Backend string `yaml:"backend"`
 	Mode    Mode   `yaml:"mode"`
 	// Directory is the folder of the executor's own files, absolute; empty: one in the state directory.
@@ -52,9 +53,20 @@ type Settings struct {
 	Manager *Manager `yaml:"manager"`
 	// Managers are all subnet managers that the fabric should have; others raise an alarm. Empty: that of Manager with Supervise, else any.
 	Managers []Manager `yaml:"managers"`
+	// Keys protect the fabric's subnet management: KeysManaged with Supervise, else an absolute path of a file with the operator's keys. With UFM it is
+	// KeysDeclared. Empty: nothing does.
+	Keys string `yaml:"keys"`
 	// UFM is for the backend of that name.
 	UFM *UFM `yaml:"ufm"`
 }
+
+// What Keys may be besides a path.
+const (
+	// KeysManaged: Nearmetal makes them, once, and gives them to OpenSM.
+	KeysManaged = "managed"
+	// KeysDeclared: the operator says that UFM protects the ports by an M_Key.
+	KeysDeclared = "declared"
+)
 
 // UFM is how UFM Enterprise is reached.
 type UFM struct {
@@ -112,10 +124,14 @@ func (s Settings) check() error {
 		return errors.New("mode supervise needs manager: the guid of this machine's port (see ibstat -p) and a priority")
 	case s.Mode == Adopt && (s.Manager != nil || s.Options != ""):
 		return errors.New("manager and options are for mode supervise; in mode adopt your own start of OpenSM has them")
+	case s.Keys == KeysManaged && s.Mode != Supervise:
+		return errors.New("keys: managed is for mode supervise; in mode adopt, write the path of a file with the m_key that your OpenSM has")
+	case s.Keys == KeysDeclared:
+		return fmt.Errorf("keys: declared is for backend %s; write managed, or the path of a file with your m_key", BackendUFM)
 	case s.Port < 0 || s.Port > 0 && s.Adapter == "":
 		return errors.New("port is a port of adapter, from 1; name that as well")
 	}
-	for what, path := range map[string]string{"directory": s.Directory, "partitions": s.Partitions, "operator": s.Operator, "options": s.Options} {
+	for what, path := range map[string]string{"directory": s.Directory, "partitions": s.Partitions, "operator": s.Operator, "options": s.Options, "keys": strings.TrimPrefix(s.Keys, KeysManaged)} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("%s: %q is not an absolute path", what, path)
 		}
@@ -141,6 +157,9 @@ func (s Settings) checkUFM() error {
 	}
 	if s.Mode != "" || s.Partitions != "" || s.Operator != "" || s.Options != "" || s.Adapter != "" || s.Port != 0 || s.Manager != nil || len(s.Managers) > 0 {
 		return fmt.Errorf("mode, partitions, operator, options, adapter, port, manager and managers are for backend %s; UFM runs the subnet manager itself", BackendOpenSM)
+	}
+	if s.Keys != "" && s.Keys != KeysDeclared {
+		return fmt.Errorf("keys: %q is for backend %s; write declared if UFM protects the ports by an M_Key of level 2, or omit it", s.Keys, BackendOpenSM)
 	}
 	if s.UFM.URL == "" || s.UFM.Credentials == "" {
 		return errors.New("ufm needs url, such as https://ufm.example.com, and credentials: the path of a file with USER:PASSWORD or a token")

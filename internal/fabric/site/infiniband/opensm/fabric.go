@@ -55,18 +55,18 @@ func (p *place) take(switchInfo smp.Answer, answers []smp.Answer) {
 		return
 	}
 	blocks := len(smp.KeyTable(0, 0, p.room))
-	if err := keys(p.adapter, answers[1:1+blocks]); err != nil {
+	if err := addKeys(p.adapter, answers[1:1+blocks]); err != nil {
 		p.problem = "its adapter's table: " + err.Error()
 		return
 	}
-	if err := keys(p.before, answers[1+blocks:1+blocks+len(smp.KeyTable(0, 0, p.switchRoom))]); err != nil {
+	if err := addKeys(p.before, answers[1+blocks:1+blocks+len(smp.KeyTable(0, 0, p.switchRoom))]); err != nil {
 		p.problem = "the table of " + where + ": " + err.Error()
 		return
 	}
 	p.problem = p.differ(where)
 }
 
-func keys(into map[int]bool, answers []smp.Answer) error {
+func addKeys(into map[int]bool, answers []smp.Answer) error {
 	for _, answer := range answers {
 		block, err := decode(answer, smp.DecodeKeys)
 		if err != nil {

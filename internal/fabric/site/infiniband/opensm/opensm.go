@@ -20,7 +20,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/keys"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/partitions"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/smp"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -41,6 +43,8 @@ type Config struct {
 	// Adapter and Port are by which the fabric is read, such as mlx5_0 and 1; "": the first port that is active.
 	Adapter string
 	Port    int
+	// Keys protect the fabric's subnet management; the zero value: nothing does. Its ports are read by them.
+	Keys keys.Keys
 	// Reload makes OpenSM read its file again; nil: SIGHUP.
 	Reload func(ctx context.Context, partitions string) error
 	Log    *slog.Logger
@@ -61,6 +65,8 @@ const reloadPause = 5 * time.Second
 type Site struct {
 	cfg    Config
 	reader smp.Reader
+	// diagnostics is the file by which programs of infiniband-diags have the M_Key; "": there is none.
+	diagnostics string
 
 	// rooms are the sizes of the ports' tables by place, as they were discovered last. They have a lock of their own: Check does not wait for the fabric.
 	roomsLock sync.Mutex
@@ -103,7 +109,12 @@ func New(cfg Config) (*Site, error) {
 	if cfg.Reload == nil {
 		cfg.Reload = Reload
 	}
-	return &Site{cfg: cfg, patience: sweepTime, fabric: fabric{changed: map[string]bool{}}, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port}}, nil
+	s := &Site{cfg: cfg, patience: sweepTime, fabric: fabric{changed: map[string]bool{}}, reader: smp.Reader{Program: program, Run: cfg.Run, Adapter: cfg.Adapter, Port: cfg.Port, Key: cfg.Keys.Management}}
+	if cfg.Keys != (keys.Keys{}) {
+		s.diagnostics = filepath.Join(cfg.Dir, keys.DiagnosticsName)
+		return s, durablefile.Write(s.diagnostics, []byte(cfg.Keys.Diagnostics()), 0o600)
+	}
+	return s, nil
 }
 
 // Apply writes the file of partitions and has OpenSM read it. While no OpenSM runs, the file is written all the same, and the error says so: it
@@ -217,7 +228,7 @@ func (s *Site) write(had record, epoch lifecycle.Epoch, networks []site.Network,
 		return false, err
 	}
 	s.written, s.operator = now, operator
-	return true, writeDurably(s.cfg.Partitions, []byte(text), 0o644)
+	return true, durablefile.Write(s.cfg.Partitions, []byte(text), 0o644)
 }
 
 // noteDrift records that the file is not as it was written. The operator's own changes to the operator's file are none.

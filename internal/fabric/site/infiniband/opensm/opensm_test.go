@@ -350,3 +350,52 @@ func TestASupervisorStartsOpenSMRestartsItAndFindsItAgain(t *testing.T) {
 		t.Errorf("observed %+v", seen)
 	}
 }
+
+func TestAFabricWithManagedKeysIsSupervisedAndRead(t *testing.T) {
+	l := newLab(t, ibsim.OneSwitch(2))
+	l.manager.Stop()
+	l.manager = nil
+	made, err := ManagedKeys(l.cfg.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ManagedKeys(l.cfg.Dir); err != nil || again != made {
+		t.Errorf("another server has other keys: %v", err)
+	}
+	own := filepath.Join(t.TempDir(), "own.conf")
+	if err := os.WriteFile(own, []byte("sweep_interval 5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v := Supervisor{Manager: Manager{l.guid(1), 7}, Partitions: l.cfg.Partitions, Options: own, Keys: made, LogDir: filepath.Join(t.TempDir(), "log"), Run: l.cfg.Run, Log: l.cfg.Log}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); v.Keep(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		if err := Stop(context.WithoutCancel(t.Context()), l.cfg.Partitions); err != nil {
+			t.Error(err)
+		}
+	})
+	l.cfg.Keys, l.cfg.Reload = made, nil
+	s := l.executor()
+	l.await("OpenSM is started", func() bool {
+		_, _ = s.readMarker(t.Context())
+		return s.fabric.master.Priority == 7
+	})
+	l.apply(s, epoch(1), l.network(0x10, 2))
+	if seen := l.observe(s); !l.has(seen, 0x10, 2) || !s.Guarded() {
+		t.Errorf("observed %+v", seen)
+	}
+	if survey, err := s.Survey(t.Context()); err != nil || len(survey.Topology.Hosts) != 2 || len(survey.Counters) == 0 {
+		t.Errorf("surveyed %+v, %v", survey, err)
+	}
+	options, err := os.ReadFile(filepath.Join(v.LogDir, "opensm.conf"))
+	if want := fmt.Sprintf("sweep_interval 5\nm_key 0x%016x\nsm_key 0x%016x\n", made.Management, made.Manager); err != nil || !strings.HasPrefix(string(options), want) {
+		t.Error("OpenSM was not given the operator's options and the keys: ", err)
+	}
+	lines, err := os.ReadFile(filepath.Join(v.LogDir, "opensm.log"))
+	if err != nil || strings.Contains(string(lines), fmt.Sprintf("%016x", made.Management)) {
+		t.Error("OpenSM's log shows the M_Key, or can't be read: ", err)
+	}
+}

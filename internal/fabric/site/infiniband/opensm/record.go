@@ -11,6 +11,7 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/partitions"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -64,7 +65,7 @@ func (r record) store(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(filepath.Join(dir, recordName), data, 0o600)
+	return durablefile.Write(filepath.Join(dir, recordName), data, 0o600)
 }
 
 // next returns the record with a marker for new content. Seen is the marker that was last seen in force.
@@ -99,25 +100,4 @@ func (r record) withPlaces(free func(at string) bool) record {
 	}
 	r.Places = slices.Sorted(maps.Keys(places))
 	return r
-}
-
-// writeDurably replaces a file at once, and returns when that outlasts a power cut.
-func writeDurably(path string, data []byte, mode fs.FileMode) error {
-	dir := filepath.Dir(path)
-	file, err := os.CreateTemp(dir, "."+filepath.Base(path))
-	if err != nil {
-		return err
-	}
-	_, err = file.Write(data)
-	if err = errors.Join(err, file.Chmod(mode), file.Sync(), file.Close()); err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(file.Name()))
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

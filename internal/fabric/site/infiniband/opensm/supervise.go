@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
+	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/keys"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/smp"
 	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
@@ -25,6 +27,8 @@ type Supervisor struct {
 	Partitions string
 	// Options is a file of OpenSM's options; "": OpenSM's own defaults.
 	Options string
+	// Keys protect the fabric; the zero value: OpenSM has those of Options, or none.
+	Keys keys.Keys
 	// LogDir is the folder of its log and caches, which Run makes.
 	LogDir string
 	// Run makes the command; nil: exec.CommandContext. It may set SysProcAttr, such as to let OpenSM end with this process.
@@ -90,8 +94,12 @@ func (s Supervisor) start(ctx context.Context) error {
 	args := []string{
 		"-g", "0x" + s.GUID, "-p", fmt.Sprint(s.Priority), "-P", s.Partitions, "-f", filepath.Join(s.LogDir, "opensm.log"), "-L", fmt.Sprint(logMegabytes),
 	}
-	if s.Options != "" {
-		args = append(args, "-F", s.Options)
+	options, err := s.options()
+	if err != nil {
+		return err
+	}
+	if options != "" {
+		args = append(args, "-F", options)
 	}
 	out, err := os.OpenFile(filepath.Join(s.LogDir, "opensm.out"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -128,6 +136,27 @@ func (s Supervisor) start(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// options returns the file of OpenSM's options: the operator's, or with keys one that has both; "": OpenSM's own defaults.
+func (s Supervisor) options() (string, error) {
+	if s.Keys == (keys.Keys{}) {
+		return s.Options, nil
+	}
+	operator := ""
+	if s.Options != "" {
+		text, err := os.ReadFile(s.Options)
+		if err != nil {
+			return "", fmt.Errorf("the options of OpenSM: %w", err)
+		}
+		operator = string(text)
+	}
+	text, err := s.Keys.Options(operator)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", s.Options, err)
+	}
+	path := filepath.Join(s.LogDir, "opensm.conf")
+	return path, durablefile.Write(path, []byte(text), 0o600)
 }
 
 // Stop ends the OpenSM processes of this machine that read a file of partitions, as when a site that was for development alone is left.

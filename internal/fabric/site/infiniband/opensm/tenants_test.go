@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/partitions"
 	"github.com/nearmetal/nearmetal/internal/ibsim"
@@ -206,7 +207,7 @@ func (l *lab) changeByHand(networks []site.Network) {
 	l.t.Helper()
 	text, err := partitions.Compose(partitions.Content{Networks: networks, Marker: partitions.FirstMarker})
 	if err == nil {
-		err = writeDurably(l.cfg.Partitions, []byte(text), 0o644)
+		err = durablefile.Write(l.cfg.Partitions, []byte(text), 0o644)
 	}
 	if err != nil {
 		l.t.Fatal(err)

@@ -57,7 +57,12 @@ type Reader struct {
 	// Adapter and Port are the adapter, such as mlx5_0, and its port, from 1, that the fabric is reached by; "": the first that is active.
 	Adapter string
 	Port    int
+	// Key is the M_Key that ports ask for; 0: none.
+	Key uint64
 }
+
+// keyVariable is how the program gets the M_Key: arguments can be seen by everybody on the machine.
+const keyVariable = "NEARMETAL_M_KEY"
 
 // window is how many requests are under way at once: what ibnetdiscover has by default is 2, and a switch answers in microseconds.
 const window = 16
@@ -106,6 +111,12 @@ func (r Reader) Read(ctx context.Context, requests []Request) ([]Answer, error) 
 		fmt.Fprintf(&in, "%d 0x%x 0x%x\n", q.LID, q.Attribute, q.Modifier)
 	}
 	cmd := r.Run(ctx, r.Program, args...)
+	if r.Key != 0 {
+		if cmd.Env == nil {
+			cmd.Env = os.Environ()
+		}
+		cmd.Env = append(cmd.Env, fmt.Sprintf("%s=0x%x", keyVariable, r.Key))
+	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, &out, &problem
 	if err := cmd.Run(); err != nil {
 		return nil, errors.Join(ctx.Err(), fmt.Errorf("the fabric can't be read: %w: %s", err, lastLine(problem.String())))

@@ -1,11 +1,17 @@
 package smp
 
 import (
+	"context"
 	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // Answers of ibsim 0.10, as nearmetal-smp wrote them.
@@ -88,4 +94,67 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// stub is a libibumad that answers nobody, and writes the requests that are sent to the file SENT.
+const stub = `
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int umad_init(void) { return 0; }
+int umad_open_port(const char *ca, int port) { return 3; }
+int umad_register(int fd, int c, int v, unsigned char r, long *m) { return c; }
+size_t umad_size(void) { return 64; }
+int umad_set_addr(void *u, int lid, int qp, int sl, int qkey) { return 0; }
+int umad_status(void *u) { return 0; }
+void *umad_get_mad(void *u) { return (char *)u + 64; }
+int umad_recv(int fd, void *u, int *length, int timeout) { return -1; }
+int umad_close_port(int fd) { return 0; }
+int umad_send(int fd, int agent, void *u, int length, int timeout, int retries)
+{
+	FILE *f = fopen(getenv("SENT"), "a");
+	for (int i = 0; i < 64; i++)
+		fprintf(f, "%02x", ((unsigned char *)u)[64 + i]);
+	fputc('\n', f);
+	return fclose(f);
+}`
+
+func TestEveryRequestHasTheKeyThatPortsAskFor(t *testing.T) {
+	needs.Program(t, "cc")
+	dir := t.TempDir()
+	source, sent := filepath.Join(dir, "stub.c"), filepath.Join(dir, "sent")
+	if err := os.WriteFile(source, []byte(stub), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libibumad.so.3"), source).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	program, err := Install(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var args string
+	r := Reader{Program: program, Key: 0x1122334455667788, Run: func(ctx context.Context, program string, list ...string) *exec.Cmd {
+		args = strings.Join(list, " ")
+		cmd := exec.CommandContext(ctx, program, list...)
+		cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+dir, "SENT="+sent)
+		return cmd
+	}}
+	for key, want := range map[uint64]string{r.Key: "1122334455667788", 0: "0000000000000000"} {
+		r.Key = key
+		_ = os.Remove(sent)
+		if _, err := r.Read(t.Context(), []Request{{LID: OwnPort, Attribute: AttributePortInfo}, {LID: 5, Attribute: AttributePKeyTable, Modifier: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(sent)
+		lines := strings.Fields(string(text))
+		if err != nil || len(lines) < 2 || strings.Contains(args, "1122334455667788") {
+			t.Fatalf("sent %q by arguments %q, %v", lines, args, err)
+		}
+		for _, line := range lines {
+			if got := line[2*24 : 2*32]; got != want { // the M_Key follows the 24 bytes of the header
+				t.Errorf("a request has the M_Key %s, want %s: %s", got, want, line)
+			}
+		}
+	}
 }

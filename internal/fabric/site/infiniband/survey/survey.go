@@ -23,6 +23,8 @@ type Reader struct {
 	// Adapter and Port are by which the fabric is read, such as mlx5_0 and 1; "" and 0: the first port that is active.
 	Adapter string
 	Port    int
+	// Config is a file of infiniband-diags' settings, such as the M_Key; "": the machine's own.
+	Config string
 }
 
 // Survey reads the topology and all counters. Ports whose counters don't answer have none.
@@ -56,6 +58,9 @@ func (r Reader) output(ctx context.Context, program string, args ...string) (str
 	run := r.Run
 	if run == nil {
 		run = exec.CommandContext
+	}
+	if r.Config != "" {
+		args = append(args, "--config", r.Config)
 	}
 	if r.Adapter != "" {
 		args = append(args, "-C", r.Adapter)

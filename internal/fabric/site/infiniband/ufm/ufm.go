@@ -43,6 +43,8 @@ type Config struct {
 	Timeout time.Duration
 	// Late is how long UFM may still carry out a request whose answer was lost; 0: one minute.
 	Late time.Duration
+	// Guarded: the operator says that UFM protects the ports by an M_Key.
+	Guarded bool
 	// Tables reads the ports' own tables; nil: UFM's word is all there is.
 	Tables Tables
 	// Now is the clock; nil: time.Now.
@@ -70,6 +72,7 @@ type Site struct {
 var (
 	_ site.Site    = (*Site)(nil)
 	_ site.Checker = (*Site)(nil)
+	_ site.Guarded = (*Site)(nil)
 )
 
 // entry is one place in one network; its value in a map is whether the membership is limited.
@@ -185,6 +188,9 @@ func (s *Site) Check(networks []site.Network) error {
 	}
 	return partitions.Room(networks, nil, 0, nil)
 }
+
+// Guarded implements site.Guarded.
+func (s *Site) Guarded() bool { return s.cfg.Guarded }
 
 // Observe reads UFM's partitions and, where Tables are there, those of the ports.
 func (s *Site) Observe(ctx context.Context) (site.Observation, error) {

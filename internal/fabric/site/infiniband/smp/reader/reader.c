@@ -7,6 +7,8 @@
  * route. Each line of standard output answers one, in any order: INDEX ok HEX, with the 64 bytes of data, or INDEX error REASON. INDEX counts
  * the lines of input from 0. It sends nothing but Get (InfiniBand Architecture Specification 1.2.1, 13.4.5 and 14.2), so it can change nothing.
  *
+ * The environment variable NEARMETAL_M_KEY is the M_Key that ports ask for (14.2.4).
+ *
  * smpquery, of infiniband-diags, reads one table of one port per process. With 648 hosts that is 1,296 processes, which is a minute and more
  * where this takes a second. The library that it uses, libibumad, is loaded when the program runs, so building needs no header of it.
  */
@@ -40,6 +42,8 @@ static struct {
 	size_t (*size)(void);
 	int (*close_port)(int fd);
 } lib;
+
+static uint64_t key; /* the M_Key; 0: none */
 
 struct request {
 	unsigned lid, attribute, modifier;
@@ -95,6 +99,8 @@ static void transmit(int fd, const int agents[2], void *umad, struct request *r,
 	put32(mad + 12, index);
 	put16(mad + 16, r->attribute);
 	put32(mad + 20, r->modifier);
+	put32(mad + 24, key >> 32);
+	put32(mad + 28, key & 0xffffffff);
 	if (directed) {
 		put16(mad + 32, PERMISSIVE_LID); /* DrSLID */
 		put16(mad + 34, PERMISSIVE_LID); /* DrDLID */
@@ -170,6 +176,8 @@ int main(int argc, char **argv)
 	if (argc != 2 && argc != 4)
 		die("usage: nearmetal-smp WINDOW [ADAPTER PORT]");
 	window = strtoul(argv[1], NULL, 10);
+	if (getenv("NEARMETAL_M_KEY"))
+		key = strtoull(getenv("NEARMETAL_M_KEY"), NULL, 0);
 	struct request *all = read_requests(&n);
 	load();
 	if (lib.init() < 0)
