@@ -81,8 +81,13 @@ func (s *Server) fabric(ctx context.Context, view *state.View, cell string, sees
 	if err != nil {
 		return f, err
 	}
+	if keeper := s.cfg.Fabrics[cell]; keeper != nil {
+		for _, a := range keeper.Alarms().Present { // in its newest words
+			delete(open, a.Key())
+		}
+	}
 	for key, e := range open {
-		if !strings.HasPrefix(key, string(site.LinkErrors)) && !slices.Contains(f.Alarms, e.Message) {
+		if !strings.HasPrefix(key, string(site.LinkErrors)) {
 			f.Alarms = append(f.Alarms, e.Message)
 		}
 	}
