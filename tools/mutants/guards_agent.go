@@ -54,8 +54,8 @@ var agentGuards = []Mutant{
 	{
 		Guard:   "a new term is stored without new room on the disk",
 		File:    "internal/agent/term.go",
-		Find:    "\tif err == nil {\n\t\treturn syncDir(dir)",
-		Replace: "\tif err == nil && false {\n\t\treturn syncDir(dir)",
+		Find:    "\tif err == nil {\n\t\treturn durablefile.SyncDir(dir)",
+		Replace: "\tif err == nil && false {\n\t\treturn durablefile.SyncDir(dir)",
 		Test:    "./internal/agent TestANewTermNeedsNoRoomOnTheDisk",
 	},
 	{

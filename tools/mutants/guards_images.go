@@ -61,8 +61,8 @@ var imageGuards = []Mutant{
 	{
 		Guard:   "a blob's name is on disk before it is said to be stored",
 		File:    "internal/imagestore/imagestore.go",
-		Find:    "return fmt.Errorf(\"store blob %s: %w\", digest, err)\n\t}\n\treturn syncDir(s.dir)",
-		Replace: "return fmt.Errorf(\"store blob %s: %w\", digest, err)\n\t}\n\treturn nil",
+		Find:    "return fmt.Errorf(\"store blob %s: %w\", digest, err)\n\t}\n\treturn durablefile.SyncDir(s.dir)",
+		Replace: "return fmt.Errorf(\"store blob %s: %w\", digest, err)\n\t}\n\t_ = durablefile.SyncDir\n\treturn nil",
 		Test:    "./internal/imagestore TestABlobIsOnDiskBeforeItHasItsName",
 	},
 	{

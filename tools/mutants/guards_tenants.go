@@ -446,8 +446,8 @@ var tenantGuards = []Mutant{
 	{
 		Guard:   "another project's network does not exist",
 		File:    "internal/apiserver/networks.go",
-		Find:    `if n == nil || n.OfProject() || !seesCluster(p, n.Cluster) {`,
-		Replace: `if n == nil || n.OfProject() {`,
+		Find:    `case n != nil && !n.OfProject() && seesCluster(p, n.Cluster):`,
+		Replace: `case n != nil && !n.OfProject():`,
 		Test:    "./internal/apiserver TestNetworksAreThoseOfTheTokensProject",
 	},
 	{
