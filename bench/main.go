@@ -191,6 +191,7 @@ func clusters(ctx context.Context, o options, work string, log *slog.Logger, tex
 		partPlacement: func() error { return planningCost(ctx, o, text) },
 		partDevices:   func() error { return placeDevices(o, log, text) },
 		partNetworks:  func() error { return tenantNetworks(ctx, o, text) },
+		partFabrics:   func() error { return fabrics(ctx, o, log, text) },
 	}
 	for _, name := range o.chosen.of(groupClusters) {
 		if run[name] == nil {

@@ -33,6 +33,7 @@ const (
 	partPlacement = "placement"
 	partDevices   = "devices"
 	partNetworks  = "networks"
+	partFabrics   = "fabrics"
 )
 
 // allParts returns every part, in the order in which they run.
@@ -62,6 +63,7 @@ func allParts() []part {
 		{partPlacement, groupClusters, "cost of placement and admission", 2 * time.Minute},
 		{partDevices, groupClusters, "placement of devices, beside OpenStack Placement and Kubernetes", 5 * time.Minute},
 		{partNetworks, groupClusters, "packets of networks, security groups, rates and routes, beside links by hand; a member more of 1,000; DHCP", time.Minute},
+		{partFabrics, groupClusters, "partitions of a simulated InfiniBand and functions of adapters, beside doing it by hand; placement by topology", 90 * time.Second},
 	}
 }
 

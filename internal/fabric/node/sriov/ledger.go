@@ -66,6 +66,7 @@ type ledger struct {
 	mu      sync.Mutex
 	records map[string]record
 	held    map[string]quarantine
+	syncs   int // of files and folders, since it was opened
 }
 
 const (
@@ -122,6 +123,7 @@ func (l *ledger) store(name string, content any) error {
 	if err := durablefile.Write(filepath.Join(l.dir, name), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("the owner of a function can't be kept: %w", err)
 	}
+	l.syncs += 2 // the file, and the folder with its name
 	return nil
 }
 

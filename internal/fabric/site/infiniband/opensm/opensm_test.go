@@ -91,6 +91,25 @@ func TestTwoTenantsHavePartitionsOfTheirOwnAndShareStorageAsLimitedMembers(t *te
 	}
 }
 
+func TestAChangeReadsThePortsThatItChangesAndNoOthers(t *testing.T) {
+	l := newLab(t, ibsim.OneSwitch(6))
+	s := l.executor()
+	l.apply(s, epoch(1), l.network(0x10, 2, 3), l.network(0x20, 4, 5))
+	l.observe(s)
+	audited := s.Report()
+	if audited.PortsRead != 6 {
+		t.Errorf("the first look read %d ports of 6", audited.PortsRead)
+	}
+	l.apply(s, epoch(2), l.network(0x10, 2, 6), l.network(0x20, 4, 5))
+	seen := l.observe(s)
+	if r := s.Report(); r.PortsRead-audited.PortsRead != 2 || !r.Audited.Equal(audited.Audited) {
+		t.Errorf("one port that joined and one that left: %d ports were read, want 2", r.PortsRead-audited.PortsRead)
+	}
+	if seen.Epoch != epoch(2) || !l.has(seen, 0x10, 6) || l.has(seen, 0x10, 3) || !l.has(seen, 0x20, 4) {
+		t.Errorf("observed %+v", seen)
+	}
+}
+
 func TestAPortIsNeverPresentWhileOpenSMIsNotTold(t *testing.T) {
 	l := newLab(t, ibsim.OneSwitch(3))
 	s := l.executor()

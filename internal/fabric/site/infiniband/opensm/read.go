@@ -252,6 +252,7 @@ func (s *Site) readTables(ctx context.Context, list []*place) (moved bool, err e
 	if err != nil {
 		return false, err
 	}
+	s.report.PortsRead += len(list)
 	for i, p := range list {
 		if p.port.LID == 0 || p.port.Switch.LID == 0 {
 			p.problem, moved = "no subnet manager has given it a LID", true

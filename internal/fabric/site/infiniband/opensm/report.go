@@ -23,6 +23,9 @@ type Report struct {
 	// Audited is when all tables were last read; AuditTime how long that took.
 	Audited   time.Time
 	AuditTime time.Duration
+	// PortsRead counts readings of ports' tables since the executor was made: an adapter's port and the switch port before it are one. The subnet
+	// manager's own port, read for its marker, is not counted.
+	PortsRead int
 }
 
 // driftStands is how long a change of the file by others stays an alarm: it is undone as soon as it is found.

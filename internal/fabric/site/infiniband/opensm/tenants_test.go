@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/partitions"
 	"github.com/nearmetal/nearmetal/internal/ibsim"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/measure"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -163,61 +165,115 @@ func TestAHundredTenantsComeChangeAndGoAtOnceOnAFatTreeOf648Hosts(t *testing.T) 
 	}
 }
 
-// BenchmarkAPartitionChangeIsVerified changes one tenant of a hundred on 648 hosts: by the executor, and by hand, with OpenSM's own file and signal, the
-// end of its sweep, and smpquery of the tables that have changed.
+// BenchmarkAPartitionChangeIsVerified moves one tenant of a hundred by one host, on 648 hosts: one port joins its partition and one leaves. A fabric that
+// the executor manages and one that is managed by hand take turns. By hand, it is OpenSM's own file, its signal, and smpquery of the two ports and of the
+// switch ports before them until they show the change.
 func BenchmarkAPartitionChangeIsVerified(b *testing.B) {
 	needs.Request(b, "NEARMETAL_FABRICS", "make test-fabrics")
-	b.Run("nearmetal", func(b *testing.B) { benchmarkChange(b, false) })
-	b.Run("by hand", func(b *testing.B) { benchmarkChange(b, true) })
-}
-
-func benchmarkChange(b *testing.B, byHand bool) {
-	l := startLab(b, ibsim.FatTree(ibsim.MostHosts))
+	own, hand := newChangingFabric(b), newChangingFabric(b)
+	l := own.lab
 	s := l.executor()
-	f := &site648{lab: l}
-	networks := func(shift int) []site.Network {
-		var all []site.Network
-		for tenant := range tenants {
-			first := tenant * hostsATime
-			if tenant == 0 {
-				first += shift % 2
-			}
-			all = append(all, site.Network{Number: firstTenant + tenant, Ports: f.ports(first)})
-		}
-		return all
-	}
-	l.apply(s, epoch(1), networks(0)...)
+	l.apply(s, epoch(1), own.networks(0)...)
 	l.observe(s)
-	revision := int64(1)
-	for b.Loop() {
-		revision++
-		if byHand {
-			l.changeByHand(networks(int(revision)))
-			continue
+	hand.changeByHand(0)
+	var took, byHand, ports, runs, ratios []float64
+	audits := 0
+	change := func(round int) {
+		before, begun := s.Report(), time.Now()
+		at := epoch(int64(round) + 1)
+		l.apply(s, at, own.networks(round)...)
+		for l.observe(s).Epoch != at {
 		}
-		l.apply(s, epoch(revision), networks(int(revision))...)
-		for l.observe(s).Epoch != epoch(revision) {
+		took = append(took, time.Since(begun).Seconds()*1e3)
+		after := s.Report()
+		if after.Audited != before.Audited {
+			audits++ // read all ports, which it does every 25 seconds
+			return
 		}
+		ports = append(ports, float64(after.PortsRead-before.PortsRead))
 	}
+	changeByHand := func(round int) {
+		begun := time.Now()
+		runs = append(runs, float64(hand.changeByHand(round)))
+		byHand = append(byHand, time.Since(begun).Seconds()*1e3)
+	}
+	for round := 1; round <= b.N; round++ {
+		if round%2 == 0 {
+			change(round)
+			changeByHand(round)
+		} else {
+			changeByHand(round)
+			change(round)
+		}
+		ratios = append(ratios, took[round-1]/byHand[round-1])
+	}
+	for unit, values := range map[string][]float64{"nearmetal-ms": took, "by-hand-ms": byHand} {
+		b.ReportMetric(measure.Median(values), unit)
+		b.ReportMetric(measure.Quantile(values, 0.25), unit+"-q1")
+		b.ReportMetric(measure.Quantile(values, 0.75), unit+"-q3")
+	}
+	e := measure.MedianInterval(ratios, 0.95)
+	b.ReportMetric(e.Value, "nearmetal/by-hand")
+	if e.Bounded() {
+		b.ReportMetric(e.Low, "nearmetal/by-hand-low")
+		b.ReportMetric(e.High, "nearmetal/by-hand-high")
+	}
+	if len(ports) > 0 {
+		b.ReportMetric(measure.Median(ports), "ports-read")
+		b.ReportMetric(measure.Quantile(ports, 1), "ports-read-at-most")
+	}
+	b.ReportMetric(float64(audits), "changes-with-an-audit")
+	b.ReportMetric(measure.Median(runs), "by-hand-smpquery-runs")
+	b.ReportMetric(0, "ns/op")
 }
 
-// changeByHand does what an administrator would: the file, the signal, the sweep's end, and the tables of the two hosts that have changed and of the
-// switch ports before them.
-func (l *lab) changeByHand(networks []site.Network) {
+// changingFabric is a fat tree of 648 hosts with a hundred tenants, of which the first moves.
+type changingFabric struct{ site648 }
+
+func newChangingFabric(b *testing.B) *changingFabric {
+	b.Helper()
+	return &changingFabric{site648{lab: startLab(b, ibsim.FatTree(ibsim.MostHosts))}}
+}
+
+// networks are the tenants' in a round: the first tenant moves by one host, and back.
+func (f *changingFabric) networks(round int) []site.Network {
+	var all []site.Network
+	for tenant := range tenants {
+		first := tenant * hostsATime
+		if tenant == 0 {
+			first += round % 2
+		}
+		all = append(all, site.Network{Number: firstTenant + tenant, Ports: f.ports(first)})
+	}
+	return all
+}
+
+// changeByHand does what an administrator would, and returns how often smpquery ran.
+func (f *changingFabric) changeByHand(round int) (runs int) {
+	l := f.lab
 	l.t.Helper()
-	text, err := partitions.Compose(partitions.Content{Networks: networks, Marker: partitions.FirstMarker})
+	text, err := partitions.Compose(partitions.Content{Networks: f.networks(round), Marker: partitions.FirstMarker})
 	if err == nil {
-		err = durablefile.Write(l.cfg.Partitions, []byte(text), 0o644)
+		err = os.WriteFile(l.cfg.Partitions, []byte(text), 0o644)
+	}
+	if err == nil {
+		err = Reload(l.t.Context(), l.cfg.Partitions)
 	}
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	l.swept()
-	for _, host := range []int{0, hostsATime} {
+	key := fmt.Sprintf("0x%04x", 0x8000|firstTenant)
+	for host, in := range map[int]bool{0: round%2 == 0, hostsATime: round%2 == 1} {
 		for _, args := range [][]string{{"-D", "pkeys", "0"}, {"-D", "pkeys", "0,1", fmt.Sprint(l.fabric.Hosts[host].Port)}} {
-			if out, err := l.fabric.Command(l.t.Context(), l.fabric.Hosts[host].Name, "smpquery", args...).CombinedOutput(); err != nil {
-				l.t.Fatalf("smpquery %v: %v: %s", args, err, out)
-			}
+			l.await("the change in a table", func() bool {
+				runs++
+				out, err := l.fabric.Command(l.t.Context(), l.fabric.Hosts[host].Name, "smpquery", args...).CombinedOutput()
+				if err != nil {
+					l.t.Fatalf("smpquery %v: %v: %s", args, err, out)
+				}
+				return strings.Contains(string(out), key) == in
+			})
 		}
 	}
+	return runs
 }
