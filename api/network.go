@@ -30,6 +30,8 @@ const (
 type Partition struct {
 	// IPoIB makes the subnet manager create the partition's broadcast group (RFC 4391).
 	IPoIB bool `json:"ipoib,omitempty"`
+	// IPoIBMode is how members' interfaces carry IP; "": datagram.
+	IPoIBMode IPoIBMode `json:"ipoib_mode,omitempty"`
 	// MTUBytes is that of the broadcast group: 256, 512, 1024, 2048 or 4096; 0: the subnet manager's default.
 	MTUBytes int `json:"mtu_bytes,omitempty"`
 	// RateGbps is the least rate of a port that may join, in Gbit/s, such as 10 or 100; 0: the subnet manager's default.
@@ -37,6 +39,17 @@ type Partition struct {
 	// ServiceLevel is 0 to 15.
 	ServiceLevel int `json:"service_level,omitempty"`
 }
+
+// IPoIBMode is how an interface carries IP over InfiniBand.
+type IPoIBMode string
+
+// The modes of IPoIB.
+const (
+	// IPoIBDatagram sends packets as datagrams (RFC 4391). The MTU is that of the broadcast group, less a header.
+	IPoIBDatagram IPoIBMode = "datagram"
+	// IPoIBConnected makes a connection to each neighbour (RFC 4755), with packets of up to 65,520 bytes.
+	IPoIBConnected IPoIBMode = "connected"
+)
 
 // The VLAN IDs that a network can have (IEEE 802.1Q, table 9-2: 0 and 4095 are reserved).
 const (

@@ -47,9 +47,9 @@ func TestAPartitionIsRefusedWithTheReason(t *testing.T) {
 		return r
 	}
 	made, err := admin.CreateNetwork(t.Context(), changed(func(r *api.NetworkRequest) {
-		r.Name, r.PKey, r.Partition = "a", 0x100, api.Partition{IPoIB: true, MTUBytes: 4096, RateGbps: 100, ServiceLevel: 3}
+		r.Name, r.PKey, r.Partition = "a", 0x100, api.Partition{IPoIB: true, IPoIBMode: api.IPoIBConnected, MTUBytes: 4096, RateGbps: 100, ServiceLevel: 3}
 	}))
-	if err != nil || made.Technology != api.TechnologyInfiniBand || made.Cell != "ib0" || made.PKey != 0x100 || !made.Partition.IPoIB || made.Partition.ServiceLevel != 3 {
+	if err != nil || made.Technology != api.TechnologyInfiniBand || made.Cell != "ib0" || made.PKey != 0x100 || !made.Partition.IPoIB || made.Partition.IPoIBMode != api.IPoIBConnected || made.Partition.ServiceLevel != 3 {
 		t.Fatalf("created %+v, %v", made, err)
 	}
 	refused("a key outside the pool", admin, partition("b", 0x102), "invalid_request", "partition key 0x0102 is not in the site's pool, 0x0100-0x0101")
@@ -71,6 +71,8 @@ func TestAPartitionIsRefusedWithTheReason(t *testing.T) {
 	refused("an MTU that no port has", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{IPoIB: true, MTUBytes: 1500} }), "invalid_request", "1500 is not an MTU of partitions in bytes; those are 256, 512, 1024, 2048 and 4096")
 	refused("a rate that no port has", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{IPoIB: true, RateGbps: 99} }), "invalid_request", "99 is not a rate of partitions")
 	refused("a service level of 5 bits", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{ServiceLevel: 16} }), "invalid_request", "16 is too large; the limit is 15")
+	refused("an unknown mode of IP", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{IPoIB: true, IPoIBMode: "fast"} }), "invalid_request", `"fast" is not a mode of IP over InfiniBand`)
+	refused("a mode without IP", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{IPoIBMode: api.IPoIBConnected} }), "invalid_request", "must be true for a mode of IP over InfiniBand")
 	refused("an MTU without IP", admin, changed(func(r *api.NetworkRequest) { r.Partition = api.Partition{MTUBytes: 2048} }), "invalid_request", "must be true for an MTU or a rate")
 	if _, err := eve.CreateNetwork(t.Context(), partition("b", 0x101)); err != nil {
 		t.Fatal(err)

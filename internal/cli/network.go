@@ -182,6 +182,9 @@ func partitionText(n *api.NetworkStatus) string {
 		return ""
 	}
 	text, p := yesNo(n.Partition.IPoIB), n.Partition
+	if p.IPoIBMode != "" {
+		text += ", " + string(p.IPoIBMode)
+	}
 	if p.MTUBytes > 0 {
 		text += ", MTU " + strconv.Itoa(p.MTUBytes)
 	}

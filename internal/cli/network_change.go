@@ -97,6 +97,7 @@ func addPartitionFlags(cmd *cobra.Command, req *api.NetworkRequest, pkey *string
 	flags.StringVar(&req.Cell, "cell", "", "cell of the fabric, for --technology infiniband (default: the site's only one)")
 	flags.StringVar(pkey, "pkey", "", "partition key of the site's pool like 0x112, without the membership bit, for --technology infiniband (default: a free one)")
 	flags.BoolVar(&req.Partition.IPoIB, "ipoib", false, "carry IP over InfiniBand (RFC 4391), for --technology infiniband")
+	flags.StringVar((*string)(&req.Partition.IPoIBMode), "ipoib-mode", "", "how members carry IP: datagram, or connected for packets of up to 65,520 bytes, with --ipoib (default: datagram)")
 	flags.IntVar(&req.Partition.MTUBytes, "ib-mtu", 0, "MTU of IP's broadcast group in bytes: 256, 512, 1024, 2048 or 4096, with --ipoib (default: the subnet manager's)")
 	flags.IntVar(&req.Partition.RateGbps, "ib-rate", 0, "least rate of a port that may join IP's broadcast group in Gbit/s, like 100, with --ipoib (default: the subnet manager's)")
 	flags.IntVar(&req.Partition.ServiceLevel, "service-level", 0, "service level of the partition, 0 to 15, for --technology infiniband")
@@ -104,7 +105,7 @@ func addPartitionFlags(cmd *cobra.Command, req *api.NetworkRequest, pkey *string
 
 // partitionFlags names flags of partitions in what is wrong with them.
 func partitionFlags(err error) error {
-	named := map[string]string{"partition": "ipoib", "partition.ipoib": "ipoib", "partition.mtu_bytes": "ib-mtu", "partition.rate_gbps": "ib-rate", "partition.service_level": "service-level"}
+	named := map[string]string{"partition": "ipoib", "partition.ipoib": "ipoib", "partition.ipoib_mode": "ipoib-mode", "partition.mtu_bytes": "ib-mtu", "partition.rate_gbps": "ib-rate", "partition.service_level": "service-level"}
 	rename := func(problems []api.FieldProblem) {
 		for i := range problems {
 			if flag := named[problems[i].Location]; flag != "" {

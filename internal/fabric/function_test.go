@@ -65,3 +65,24 @@ func TestAFunctionOutOfPlaceIsRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestTheMTUOfAFunctionFollowsItsNetwork(t *testing.T) {
+	infiniband := func(p api.Partition) api.Network {
+		return api.Network{Technology: api.TechnologyInfiniBand, Partition: p}
+	}
+	for name, c := range map[string]struct {
+		network api.Network
+		want    int
+	}{
+		"Ethernet":                            {api.Network{Technology: api.TechnologyVLAN}, 1500},
+		"Ethernet with a chosen MTU":          {api.Network{Technology: api.TechnologyVLAN, MTU: 9000}, 9000},
+		"datagrams":                           {infiniband(api.Partition{IPoIB: true}), 2044},
+		"datagrams of 4,096 bytes":            {infiniband(api.Partition{IPoIB: true, IPoIBMode: api.IPoIBDatagram, MTUBytes: 4096}), 4092},
+		"connected":                           {infiniband(api.Partition{IPoIB: true, IPoIBMode: api.IPoIBConnected}), 65520},
+		"connected, beside 4,096-byte groups": {infiniband(api.Partition{IPoIB: true, IPoIBMode: api.IPoIBConnected, MTUBytes: 4096}), 65520},
+	} {
+		if got := FunctionMTU(c.network); got != c.want {
+			t.Errorf("%s: MTU %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -76,10 +76,13 @@ func validateFunctions(networks []Network) error {
 }
 
 // FunctionMTU is the MTU of ports that are functions: that which was chosen for the network, or what its technology has by itself. An InfiniBand
-// packet has 4 octets less for IP (RFC 4391, section 6).
+// packet has 4 octets less for IP (RFC 4391, section 6). A connection has the most that Linux takes (IPOIB_CM_MTU in its ipoib.h).
 func FunctionMTU(n api.Network) int {
-	const ethernet, infiniband, header = 1500, 2048, 4
-	if n.Technology == api.TechnologyInfiniBand {
+	const ethernet, infiniband, header, connected = 1500, 2048, 4, 65520
+	switch {
+	case n.Technology == api.TechnologyInfiniBand && n.Partition.IPoIBMode == api.IPoIBConnected:
+		return cmp.Or(n.MTU, connected)
+	case n.Technology == api.TechnologyInfiniBand:
 		return cmp.Or(n.MTU, cmp.Or(n.Partition.MTUBytes, infiniband)-header)
 	}
 	return cmp.Or(n.MTU, ethernet)

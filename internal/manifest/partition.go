@@ -51,9 +51,22 @@ func (n *normalizer) partition(req api.NetworkRequest, src *Source) {
 	}
 	n.oneAmong("partition.mtu_bytes", "an MTU of partitions in bytes", p.MTUBytes, api.PartitionMTUs())
 	n.oneAmong("partition.rate_gbps", "a rate of partitions in Gbit/s", p.RateGbps, api.PartitionRates())
+	n.ipoibMode(p)
 	n.between("partition.service_level", p.ServiceLevel, 0, maxServiceLevel)
 	if !p.IPoIB && (p.MTUBytes != 0 || p.RateGbps != 0) {
 		n.add("partition.ipoib", "false", "must be true for an MTU or a rate: both are those of the broadcast group of IP over InfiniBand")
+	}
+}
+
+// ipoibMode refuses a mode of IP over InfiniBand that does not exist, and one where IP is not carried.
+func (n *normalizer) ipoibMode(p api.Partition) {
+	modes := []string{string(api.IPoIBDatagram), string(api.IPoIBConnected)}
+	switch {
+	case p.IPoIBMode == "":
+	case !slices.Contains(modes, string(p.IPoIBMode)):
+		n.add("partition.ipoib_mode", string(p.IPoIBMode), "%q is not a mode of IP over InfiniBand; %s", p.IPoIBMode, oneOf(string(p.IPoIBMode), modes))
+	case !p.IPoIB:
+		n.add("partition.ipoib", "false", "must be true for a mode of IP over InfiniBand")
 	}
 }
 
