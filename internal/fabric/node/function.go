@@ -144,7 +144,13 @@ func (f *Fabric) moveFunction(ctx context.Context, network fabric.Network, port 
 	}
 	defer member.Close()
 	inside := veth{inside: port.Interface, mtu: fabric.FunctionMTU(network.Network), mac: mac, address: port.Address}
+	want, carried := ipoibOf(network, port)
 	there, err := isInside(inside, network, member)
+	if err == nil && !there && carried { // as after a crash before the child was made
+		half := inside
+		half.inside += portSuffix
+		there, err = isInside(half, network, member)
+	}
 	if err != nil {
 		return err
 	}
@@ -160,11 +166,24 @@ func (f *Fabric) moveFunction(ctx context.Context, network fabric.Network, port 
 		case state.Interface == "":
 			return fmt.Errorf("%s has no network interface with driver %q", port.Function, state.Driver)
 		}
-		if err := f.node.Do(func() error { return moveInto(state, port.Interface, member) }); err != nil {
+		if err := f.node.Do(func() (err error) {
+			name := port.Interface
+			if carried {
+				if name, err = memberNameOf(want, state.Interface); err != nil {
+					return err
+				}
+			}
+			return moveInto(state, name, member)
+		}); err != nil {
 			return fmt.Errorf("giving %s of %s to the member: %w", state.Interface, port.Function, err)
 		}
 	}
 	return member.Do(func() error {
+		if carried {
+			if err := makeIPoIB(want); err != nil {
+				return fmt.Errorf("inside the member: %w", err)
+			}
+		}
 		if err := configureFunction(inside, network, fabric.GatewayRoutes(f.applied, port.ID)); err != nil {
 			return fmt.Errorf("inside the member: %w", err)
 		}
@@ -313,7 +332,7 @@ func bare(name string) error {
 	}
 	var above []string
 	for _, l := range links {
-		if _, is := l.(*netlink.Macvtap); is && l.Attrs().ParentIndex == lower.Attrs().Index {
+		if onInterface(l, lower.Attrs().Index) {
 			above = append(above, l.Attrs().Name)
 		}
 	}

@@ -154,11 +154,18 @@ func (b bounded) exists(name string) (bool, error) {
 // driver returns the driver of a PCI function, "" for none.
 func (b bounded) driver(pci string) (string, error) { return b.link(pciDevices + pci + "/driver") }
 
-// netdev returns the network interface of a PCI function, "" for none. A function with two ports has two: the first port's comes first.
+// netdev returns the network interface of a PCI function, "" for none. A function with two ports has two: the first port's comes first. Children for
+// partitions of InfiniBand, which Linux lists here as well, are none of its own: they are on another interface (iflink of sysfs-class-net).
 func (b bounded) netdev(pci string) (string, error) {
-	names, err := b.base(pciDevices + pci + "/net/*")
+	found, err := b.base(pciDevices + pci + "/net/*")
 	if err != nil {
 		return "", err
+	}
+	var names []string
+	for _, name := range found {
+		if len(found) == 1 || !b.isChild(pciDevices+pci+"/net/"+name) {
+			names = append(names, name)
+		}
 	}
 	for _, name := range names {
 		if port, err := b.read(pciDevices + pci + "/net/" + name + "/dev_port"); err == nil && port == "0" {
@@ -169,6 +176,16 @@ func (b bounded) netdev(pci string) (string, error) {
 		return "", nil
 	}
 	return names[0], nil
+}
+
+// isChild reports whether a network interface, by its folder, is on another one. One that can't be read is not.
+func (b bounded) isChild(dir string) bool {
+	own, err := b.read(dir + "/ifindex")
+	if err != nil {
+		return false
+	}
+	on, err := b.read(dir + "/iflink")
+	return err == nil && own != on
 }
 
 func hexadecimal(text string) string { return strings.TrimPrefix(strings.ToLower(text), "0x") }

@@ -86,3 +86,18 @@ func TestVirtualPortsNeedASubnetManagerWithVirtualization(t *testing.T) {
 		}
 	})
 }
+
+func TestAChildForAPartitionIsNotTakenForTheFunctionsInterface(t *testing.T) {
+	onMLX4(t, func(t *testing.T, h *modelhost.Host, m *sriov.Manager) {
+		h.PKey(pf, 5, 0x8012)
+		assign(t, m, "a", vf(3), infiniband("0e6d000000000003", 0x12))
+		bound, err := m.Bind(t.Context(), owner("a"), vf(3), fabric.DriverNative)
+		must(t, err)
+		h.Child(pf, 3, "a-child") // before it by name
+		now, err := m.Look(t.Context(), owner("a"), vf(3))
+		must(t, err)
+		if bound.Interface == "" || now.Interface != bound.Interface {
+			t.Errorf("the function's interface is %q, and %q once a member has left a child on it", bound.Interface, now.Interface)
+		}
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
@@ -188,6 +189,19 @@ func (h *Host) Hide(pf string, index int) {
 	d := h.device(pf, index)
 	h.root.remove("/sys/bus/pci/devices/" + d.pci + "/net")
 	h.root.remove("/sys/class/net/" + d.netdev)
+}
+
+// Child makes a child for a partition on the interface of a function, as members do; the kernel lists it beside its parent.
+func (h *Host) Child(pf string, index int, name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.device(pf, index)
+	dir := "/sys/bus/pci/devices/" + d.pci + "/net/"
+	parent, _ := h.root.find(dir + d.netdev + "/ifindex").read()
+	h.names++
+	h.root.put(dir+name+"/dev_port", value("0"))
+	h.root.put(dir+name+"/ifindex", value(strconv.Itoa(100+h.names)))
+	h.root.put(dir+name+"/iflink", value(parent))
 }
 
 // Unplug takes the cable of an adapter out, or puts it in again.

@@ -278,6 +278,8 @@ func (h *Host) named(d *device, name string) {
 	d.netdev = name
 	h.root.put("/sys/class/net/"+name+"/device", linkTo(d.pci))
 	h.root.put(dir+"/"+name+"/dev_port", value("0"))
+	h.root.put(dir+"/"+name+"/ifindex", value(strconv.Itoa(100+h.names)))
+	h.root.put(dir+"/"+name+"/iflink", value(strconv.Itoa(100+h.names)))
 	h.root.put(dir+"/"+name+"/carrier", &node{read: func() (string, error) {
 		if !d.up {
 			return "", unix.EINVAL
