@@ -182,3 +182,11 @@ func surviveAll(m driver.Member, v verb) error {
 	}
 	return nil
 }
+
+// ipoibOf returns the partition key and the mode of a guest's interface on a network that carries IP over InfiniBand. 0: the network does not.
+func ipoibOf(n networkOf) (key int, connected bool) {
+	if n.Technology != api.TechnologyInfiniBand || !n.Partition.IPoIB {
+		return 0, false
+	}
+	return n.PKey, n.Partition.IPoIBMode == api.IPoIBConnected
+}

@@ -90,3 +90,21 @@ func TestOnlyPCIAddressesBecomeDevices(t *testing.T) {
 		}
 	}
 }
+
+func TestAGuestIsGivenThePartitionOfNetworksThatCarryIP(t *testing.T) {
+	for name, c := range map[string]struct {
+		network   api.Network
+		key       int
+		connected bool
+	}{
+		"a VLAN":                          {api.Network{Technology: api.TechnologyVLAN, VLAN: 101}, 0, false},
+		"a partition for RDMA alone":      {api.Network{Technology: api.TechnologyInfiniBand, PKey: 0x112}, 0, false},
+		"IP over InfiniBand":              {api.Network{Technology: api.TechnologyInfiniBand, PKey: 0x112, Partition: api.Partition{IPoIB: true}}, 0x112, false},
+		"IP over InfiniBand, connected":   {api.Network{Technology: api.TechnologyInfiniBand, PKey: 0x112, Partition: api.Partition{IPoIB: true, IPoIBMode: api.IPoIBConnected}}, 0x112, true},
+		"IP over InfiniBand in datagrams": {api.Network{Technology: api.TechnologyInfiniBand, PKey: 0x112, Partition: api.Partition{IPoIB: true, IPoIBMode: api.IPoIBDatagram}}, 0x112, false},
+	} {
+		if key, connected := ipoibOf(c.network); key != c.key || connected != c.connected {
+			t.Errorf("%s: got key %#x, connected %v", name, key, connected)
+		}
+	}
+}

@@ -433,6 +433,7 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 			MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu,
 			GUID: port.Function.GUID, Comes: isPassedThrough(port),
 		}
+		nic.PKey, nic.Connected = ipoibOf(m.Networks[i])
 		if six := m.Networks[i].Address6(port.Address); six.IsValid() {
 			nic.Address6 = netip.PrefixFrom(six, api.Prefix6Bits)
 		}

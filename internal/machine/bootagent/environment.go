@@ -132,8 +132,8 @@ const (
 	inSpareTime haste = false
 )
 
-// loadDrivers loads the drivers of the image for the devices that have none yet.
-func (a *Agent) loadDrivers(ctx context.Context, h haste) {
+// loadDrivers loads the drivers of the image for the devices that have none yet, and then modules by name.
+func (a *Agent) loadDrivers(ctx context.Context, h haste, names ...string) {
 	m, err := openModules(a.log)
 	if err != nil {
 		a.log.Warn("the image has no modules for this kernel; only the drivers of the initial RAM disk are available", "error", err)
@@ -153,6 +153,10 @@ func (a *Agent) loadDrivers(ctx context.Context, h haste) {
 		return
 	}
 	_ = m.settle(ctx)
+	for _, name := range names {
+		m.pending.Add(1)
+		m.drive(name)
+	}
 }
 
 // checkHealth reports the health checks of this boot.

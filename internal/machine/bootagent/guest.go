@@ -174,7 +174,7 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 		return fmt.Errorf("set the host name: %w", err)
 	}
 	if slices.ContainsFunc(s.Interfaces, isMissing) {
-		g.agent.loadDrivers(context.Background(), atOnce) // of adapters, which are any
+		g.agent.loadDrivers(context.Background(), atOnce, modulesFor(s.Interfaces)...) // of adapters, which are any
 	}
 	for _, i := range s.Interfaces {
 		if err := configureInterface(ctx, i); err != nil {

@@ -24,6 +24,15 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	if err != nil {
 		return err
 	}
+	if i.PKey != 0 {
+		name, err := kernelIPoIB().partition(i)
+		if err != nil {
+			return err
+		}
+		if nic, err = net.InterfaceByName(name); err != nil {
+			return err
+		}
+	}
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -58,8 +67,10 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 		set("address", unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(address[:]) }),
 		set("mask", unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask) }),
 	)
-	if err == nil {
+	if err == nil && carriesIP(i) {
 		err = linkUp(ctx, i.Name)
+	} else if err == nil {
+		err = switchOn(i.Name)
 	}
 	if err == nil && i.Address6.IsValid() {
 		err = addAddress6(nic.Index, i.Address6)
@@ -71,6 +82,9 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	}
 	return err
 }
+
+// carriesIP reports whether a NIC can have a carrier. A port on InfiniBand has none without a broadcast group, as on a network for RDMA alone.
+func carriesIP(i guestlink.Interface) bool { return i.GUID == "" || i.PKey != 0 }
 
 func writeSettings(settings map[string]string) error {
 	for file, value := range settings {

@@ -58,6 +58,24 @@ func findNIC(ctx context.Context, mac string, is func(net.HardwareAddr) bool, ne
 
 // linkUp switches an interface on and waits for its carrier until ctx ends.
 func linkUp(ctx context.Context, name string) error {
+	if err := switchOn(name); err != nil || name == "lo" {
+		return err
+	}
+	for {
+		// Not IFF_RUNNING, which the kernel may set a second later.
+		if text, err := os.ReadFile(filepath.Join("/sys/class/net", name, "carrier")); err == nil && len(text) > 0 && text[0] == '1' {
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%s has no carrier: is its cable connected?", name)
+		}
+	}
+}
+
+// switchOn switches an interface on.
+func switchOn(name string) error {
 	ifreq, err := unix.NewIfreq(name)
 	if err != nil {
 		return err
@@ -74,20 +92,7 @@ func linkUp(ctx context.Context, name string) error {
 	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, ifreq); err != nil {
 		return fmt.Errorf("switch %s on: %w", name, err)
 	}
-	if name == "lo" {
-		return nil
-	}
-	for {
-		// Not IFF_RUNNING, which the kernel may set a second later.
-		if text, err := os.ReadFile(filepath.Join("/sys/class/net", name, "carrier")); err == nil && len(text) > 0 && text[0] == '1' {
-			return nil
-		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%s has no carrier: is its cable connected?", name)
-		}
-	}
+	return nil
 }
 
 // identifier is what iPXE sends (option 61, RFC 2132, section 9.14: hardware type 1 and the MAC): the same client, so the same lease as

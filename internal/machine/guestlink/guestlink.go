@@ -62,6 +62,10 @@ type Interface struct {
 	Routes  []netip.Prefix `json:"routes,omitempty"`
 	// GUID is the port GUID of a NIC on InfiniBand, 16 hexadecimal digits: its address is not the MAC.
 	GUID string `json:"guid,omitempty"`
+	// PKey is the partition key, without its membership bit, of the IP interface on InfiniBand; 0: the port's own interface is it, whatever its
+	// partition. Connected is its mode; else it sends datagrams.
+	PKey      int  `json:"pkey,omitempty"`
+	Connected bool `json:"connected,omitempty"`
 	// Comes: the host takes the NIC away and brings it back while the machine runs. It is set up each time.
 	Comes bool `json:"comes,omitempty"`
 }
