@@ -71,7 +71,7 @@ func infiniBandProblem(g *api.Group, on api.GroupNetwork) (field, problem string
 	case on.Interface == api.InterfaceMACVTAP:
 		return "interface", "macvtap is an Ethernet interface, and InfiniBand carries no Ethernet; write vf, or pf for a whole port"
 	case !on.Interface.OnFunction():
-		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s, and VXLAN over IPoIB is not built; write vf, or pf for a whole port", defaultInterface(g, on))
+		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s; write vf, or pf for a whole port, or use a network of technology vxlan, whose tunnels may cross InfiniBand", defaultInterface(g, on))
 	default:
 		return unenforced(on)
 	}

@@ -49,7 +49,7 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 		{"a function on tunnels", api.StackContainer, on("project/lab", "vf"), "a port of kind vf can't be on a network of technology vxlan"},
 		{"a function on a private network", api.StackContainer, on("data", "vf"), "a further private network of the cluster: nodes carry its packets by tunnels"},
 		{"a function on a network with egress", api.StackContainer, on("project/out", "vf"), "its packets pass no node, which is the network's gateway"},
-		{"a container on a partition", api.StackContainer, on("project/ib", ""), "InfiniBand can't be bridged to a port of kind veth, and VXLAN over IPoIB is not built; write vf"},
+		{"a container on a partition", api.StackContainer, on("project/ib", ""), "InfiniBand can't be bridged to a port of kind veth; write vf, or pf for a whole port, or use a network of technology vxlan, whose tunnels may cross InfiniBand"},
 		{"a machine on a partition", api.StackVM, on("project/ib", "virtio"), "InfiniBand can't be bridged to a port of kind virtio"},
 		{"macvtap on a partition", api.StackVM, on("project/ib", "macvtap"), "InfiniBand carries no Ethernet; write vf"},
 		{"macvtap of a container", api.StackContainer, on("project/wire", "macvtap"), `"macvtap" is for virtual machines`},

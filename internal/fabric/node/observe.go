@@ -94,8 +94,9 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 			}
 			if a.LinkIndex == attrs.Index && cfg.Underlay.IsValid() && prefix.Addr() == cfg.Underlay {
 				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
-				if attrs.EncapType == "ether" {
-					seen.UnderlayLink, seen.UplinkRate = attrs.Name, cmp.Or(cfg.UplinkRate, speedOf(l))
+				seen.UplinkRate = cmp.Or(cfg.UplinkRate, rateOf(l))
+				if attrs.EncapType == encapEthernet { // shortcuts write frames with addresses of 6 octets
+					seen.UnderlayLink = attrs.Name
 				}
 			}
 		}

@@ -33,9 +33,7 @@ func (f *Fabric) Underlay(ctx context.Context) (fabric.Underlay, error) {
 				return fmt.Errorf("reading the link of underlay address %v: %w", f.cfg.Underlay, err)
 			}
 			under.MTU = cmp.Or(f.cfg.UnderlayMTU, link.Attrs().MTU)
-			if link.Attrs().EncapType == "ether" {
-				under.BitsPerSecond = cmp.Or(f.cfg.UplinkRate, speedOf(link))
-			}
+			under.BitsPerSecond = cmp.Or(f.cfg.UplinkRate, rateOf(link))
 		}
 		return nil
 	})
