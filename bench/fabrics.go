@@ -21,7 +21,8 @@ func fabricBenchmarks() []fabricBenchmark {
 	return []fabricBenchmark{
 		{
 			"a change of one of 100 partitions on a simulated fabric of 648 hosts, until both ports' tables show it; by hand, the file, SIGHUP and smpquery",
-			"^BenchmarkAPartitionChangeIsVerified$", "./internal/fabric/site/infiniband/opensm", 20, []string{"ibsim", "opensm", "ibnetdiscover", "smpquery"},
+			"^BenchmarkAPartitionChangeIsVerified$", "./internal/fabric/site/infiniband/opensm", 20,
+			[]string{"ibsim", "opensm", "ibnetdiscover", "smpquery"},
 		},
 		{
 			"a virtual function assigned and released on the model host; by hand, the same writes without owners and read-back",
