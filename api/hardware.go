@@ -63,6 +63,7 @@ type NIC struct {
 	NUMANode  int    `json:"numa_node"`
 	// TotalVFs is the number of SR-IOV virtual functions it can have (sriov_totalvfs).
 	TotalVFs int       `json:"total_vfs,omitempty"`
+	IOMMU    *IOMMU    `json:"iommu,omitempty"`
 	WakeOn   string    `json:"wake_on,omitempty"` // letters of ethtool: g is the magic packet
 	LLDP     *Neighbor `json:"lldp,omitempty"`
 }
@@ -84,6 +85,17 @@ type HCA struct {
 	PCI      string   `json:"pci,omitempty"`
 	NUMANode int      `json:"numa_node"`
 	TotalVFs int      `json:"total_vfs,omitempty"`
+	IOMMU    *IOMMU   `json:"iommu,omitempty"`
+}
+
+// IOMMU is what keeps an adapter's functions apart, as the kernel of the inspection saw it. An adapter with functions and without an IOMMU can't give them to
+// virtual machines.
+type IOMMU struct {
+	// Group is the number of the adapter's group.
+	Group string `json:"group"`
+	// Company is what shares a group with the adapter or one of its functions, but for bridges: no virtual machine can have them. ACS in the machine's
+	// firmware, or another slot, parts them.
+	Company []string `json:"company,omitempty"`
 }
 
 // GPU is a processor of display or 3D class (PCI class 03).

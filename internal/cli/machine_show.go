@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -100,7 +101,7 @@ func printHardware(w io.Writer, hw *api.Hardware) {
 		t.row(nic.Name, "NIC", nic.Driver, fmt.Sprint(nic.NUMANode), nicText(nic))
 	}
 	for _, h := range hw.HCAs {
-		t.row(h.Name, "HCA", h.Type, fmt.Sprint(h.NUMANode), strings.Join(h.Ports, "; "))
+		t.row(h.Name, "HCA", h.Type, fmt.Sprint(h.NUMANode), strings.Join(slices.Concat(h.Ports, functionsText(h.TotalVFs, h.IOMMU)), "; "))
 	}
 	for _, g := range hw.GPUs {
 		t.row(g.PCI, "GPU", g.Model, fmt.Sprint(g.NUMANode), "")
@@ -120,13 +121,24 @@ func nicText(nic *api.NIC) string {
 	case nic.SpeedMbps > 0:
 		parts = append(parts, fmt.Sprintf("%d Mb/s", nic.SpeedMbps))
 	}
-	if nic.TotalVFs > 0 {
-		parts = append(parts, plural(nic.TotalVFs, "VF"))
-	}
+	parts = append(parts, functionsText(nic.TotalVFs, nic.IOMMU)...)
 	if nic.LLDP != nil {
 		parts = append(parts, "at port "+nic.LLDP.Port+" of "+orElse(nic.LLDP.System, nic.LLDP.Chassis))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// functionsText is what matters of an adapter's virtual functions; nothing where it has none.
+func functionsText(total int, iommu *api.IOMMU) []string {
+	switch {
+	case total <= 0:
+		return nil
+	case iommu == nil:
+		return []string{plural(total, "VF"), "no IOMMU"}
+	case len(iommu.Company) > 0:
+		return []string{plural(total, "VF"), "IOMMU group " + iommu.Group + " shared with " + strings.Join(iommu.Company, " and ") + " (enable ACS)"}
+	}
+	return []string{plural(total, "VF"), "IOMMU group " + iommu.Group}
 }
 
 // printBoot writes the stages of the newest boot, and how it compares with the target.

@@ -297,11 +297,18 @@ func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {
 		Vendor: "Example", Product: "Board", MemoryBytes: 4 << 30, Firmware: api.FirmwareUEFI, CPU: api.CPU{Model: "Processor", Sockets: 1, Cores: 4, Threads: 8},
 		NICs: []api.NIC{{
 			Name: "eth0", MAC: "52:54:00:00:00:01", Role: "provisioning", Carrier: true, SpeedMbps: 1000, LLDP: &api.Neighbor{Port: "7", System: "switch1"},
+		}, {
+			Name: "eth1", MAC: "52:54:00:00:00:02", Carrier: true, TotalVFs: 7, IOMMU: &api.IOMMU{Group: "14", Company: []string{"0000:04:00.1"}},
+		}, {
+			Name: "eth2", MAC: "52:54:00:00:00:03", Carrier: true, TotalVFs: 1,
 		}},
+		HCAs: []api.HCA{{Name: "mlx5_0", Type: "MT4123", Ports: []string{"1: InfiniBand, active, 100 Gb/sec"}, TotalVFs: 8, IOMMU: &api.IOMMU{Group: "40"}}},
 	}
 	f.fixed("GET /v1/nodes/n1", n)
 	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Cores used: 0 of 14\n", "Differences: inspected 16 cores, the agent offers 14",
 		"Asked for: power on with debian-mpi, by ada 90s ago", "52:54:00:00:00:01, provisioning, 1000 Mb/s, at port 7 of switch1",
+		"52:54:00:00:00:02, 7 VFs, IOMMU group 14 shared with 0000:04:00.1 (enable ACS)", "52:54:00:00:00:03, 1 VF, no IOMMU",
+		"MT4123 0 1: InfiniBand, active, 100 Gb/sec; 8 VFs; IOMMU group 40",
 		"firmware 1.0 2.0", "8.0s in all, within the target of 60s", "Root read: 50MiB of 200MiB when its agent called", "Root local: yes: 200MiB, 40MiB of it from other machines", "disks no 0.00 vda: SMART says failing")
 }
 

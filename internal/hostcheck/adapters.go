@@ -8,22 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/adapter"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection/sysfs"
 )
-
-// Adapter is what matters of an adapter with SR-IOV.
-type Adapter struct {
-	// PCI is its address, Interface the name of its network interface, empty for none, and Driver the kernel's driver.
-	PCI, Interface, Driver string
-	// TotalVFs is the highest number of virtual functions, -1 where its firmware has SR-IOV off. VFs is the present one.
-	TotalVFs, VFs int
-	Up            bool
-	// Group is its IOMMU group, empty for none, and Company what else is in it or in the groups of its functions, but for bridges.
-	Group   string
-	Company []string
-	// Ports are the link layers of the ports whose layer the driver can choose (mlx4): ib, eth, or auto.
-	Ports []string
-}
 
 // The files that Plan writes for adapters.
 const (
@@ -35,8 +22,6 @@ const (
 	pciDevices = "sys/bus/pci/devices"
 	driverMLX4 = "mlx4_core"
 	moduleVFIO = "vfio_pci"
-	// vendorMellanox is NVIDIA's number for its ConnectX adapters (pci.ids).
-	vendorMellanox = "0x15b3"
 )
 
 // sriovModules are those that hand functions to virtual machines.
@@ -44,62 +29,17 @@ var sriovModules = []module{{Name: moduleVFIO, Area: VM, Purpose: "adapters' fun
 
 // lookAtAdapters reads the adapters that have SR-IOV, or could have it.
 func (h Host) lookAtAdapters(f *Facts) {
-	tree := sysfs.At(h.Dir)
-	for _, pci := range tree.Names(pciDevices) {
-		dir := pciDevices + "/" + pci
-		if !strings.HasPrefix(tree.Text(dir+"/class"), "0x02") || tree.Exists(dir+"/physfn") {
-			continue
-		}
-		total, has := tree.Int(dir + "/sriov_totalvfs")
-		if !has {
-			if tree.Text(dir+"/vendor") != vendorMellanox {
-				continue // most adapters have none, and need none
-			}
-			total = -1
-		}
-		vfs, _ := tree.Int(dir + "/sriov_numvfs")
-		a := Adapter{PCI: pci, Driver: tree.Link(dir + "/driver"), TotalVFs: int(total), VFs: int(vfs), Group: tree.Link(dir + "/iommu_group")}
-		if names := tree.Names(dir + "/net"); len(names) > 0 {
-			a.Interface = names[0]
-			a.Up = tree.Text(dir+"/net/"+a.Interface+"/carrier") == "1"
-		}
-		for port := 1; tree.Exists(fmt.Sprintf("%s/mlx4_port%d", dir, port)); port++ {
-			a.Ports = append(a.Ports, tree.Text(fmt.Sprintf("%s/mlx4_port%d", dir, port)))
-		}
-		own := []string{pci}
-		for index := range a.VFs {
-			own = append(own, tree.Link(fmt.Sprintf("%s/virtfn%d", dir, index)))
-		}
-		a.Company = company(tree, own)
-		f.Adapters = append(f.Adapters, a)
-	}
+	f.Adapters = adapter.Read(sysfs.At(h.Dir))
 	f.KernelArguments = strings.Fields(h.text("proc/cmdline"))
 	f.Grub = h.has("etc/default/grub") && h.has("usr/sbin/update-grub")
 	f.InitialRAMDisk = h.has("usr/sbin/update-initramfs")
-}
-
-// company lists what shares an IOMMU group with one of an adapter's functions. Its own functions count: they are for different members.
-func company(tree sysfs.Tree, own []string) []string {
-	found := map[string]bool{}
-	for _, pci := range own {
-		group := tree.Link(pciDevices + "/" + pci + "/iommu_group")
-		if pci == "" || group == "" {
-			continue
-		}
-		for _, other := range tree.Names("sys/kernel/iommu_groups/" + group + "/devices") {
-			if other != pci && !strings.HasPrefix(tree.Text(pciDevices+"/"+other+"/class"), "0x0604") { // bridges may be there
-				found[other] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(found))
 }
 
 // adapters reports on the adapters with SR-IOV. A host without any needs none.
 func adapters(f Facts) []Finding {
 	var all []Finding
 	for _, a := range f.Adapters {
-		all = append(all, adapter(f, a))
+		all = append(all, adapterFinding(f, a))
 	}
 	if len(all) == 0 {
 		return nil
@@ -110,10 +50,10 @@ func adapters(f Facts) []Finding {
 	return all
 }
 
-func adapter(f Facts, a Adapter) Finding {
-	found := Finding{Area: Network, Name: "adapter " + a.PCI, Status: OK, Detail: a.text()}
+func adapterFinding(f Facts, a adapter.Adapter) Finding {
+	found := Finding{Area: Network, Name: "adapter " + a.PCI, Status: OK, Detail: adapterText(a)}
 	warn := func(fix, format string, args ...any) Finding {
-		found.Status, found.Detail, found.Fix = Warning, a.text()+": "+fmt.Sprintf(format, args...), fix
+		found.Status, found.Detail, found.Fix = Warning, adapterText(a)+": "+fmt.Sprintf(format, args...), fix
 		return found
 	}
 	switch {
@@ -135,7 +75,7 @@ func adapter(f Facts, a Adapter) Finding {
 	return found
 }
 
-func (a Adapter) text() string {
+func adapterText(a adapter.Adapter) string {
 	text := a.PCI
 	if a.Interface != "" {
 		text = a.Interface
@@ -166,7 +106,7 @@ func (p *Prepared) functions(f Facts, w Wanted) {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Functions)) {
-		i := slices.IndexFunc(f.Adapters, func(a Adapter) bool { return a.PCI == name || a.Interface == name && name != "" })
+		i := slices.IndexFunc(f.Adapters, func(a adapter.Adapter) bool { return a.PCI == name || a.Interface == name && name != "" })
 		if i < 0 {
 			p.left("this host has no adapter %s with SR-IOV; 'nearmetal node check' lists those it has", name)
 			continue
@@ -178,7 +118,7 @@ func (p *Prepared) functions(f Facts, w Wanted) {
 	}
 }
 
-func (p *Prepared) functionsOf(f Facts, a Adapter, n int) {
+func (p *Prepared) functionsOf(f Facts, a adapter.Adapter, n int) {
 	switch {
 	case a.TotalVFs < 0:
 		p.left("SR-IOV is off in the firmware of adapter %s: run mstconfig -d %s set SRIOV_EN=1 NUM_OF_VFS=%d, enable SR-IOV in the machine's firmware, then reboot", a.PCI, a.PCI, n)
@@ -200,7 +140,7 @@ func (p *Prepared) functionsOf(f Facts, a Adapter, n int) {
 }
 
 // moduleOption plans the number of functions of adapters whose driver takes it only when it is loaded. It is one for all adapters of the driver.
-func (p *Prepared) moduleOption(f Facts, a Adapter, n int) {
+func (p *Prepared) moduleOption(f Facts, a adapter.Adapter, n int) {
 	line := fmt.Sprintf("options %s num_vfs=%d probe_vf=0", driverMLX4, n)
 	if types := portTypes(a.Ports); types != "" {
 		line += " port_type_array=" + types

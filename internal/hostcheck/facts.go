@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/adapter"
 )
 
 // ModuleState is how a kernel has a module.
@@ -82,7 +84,7 @@ type Facts struct {
 	// UserNamespaces is user.max_user_namespaces, -1 where the kernel has no such setting.
 	UserNamespaces int64
 	// Adapters are those with SR-IOV, and those whose firmware could have it on, by address.
-	Adapters []Adapter
+	Adapters []adapter.Adapter
 	// KernelArguments are those that the kernel was booted with. Grub and InitialRAMDisk: Debian's scripts for these are there.
 	KernelArguments      []string
 	Grub, InitialRAMDisk bool

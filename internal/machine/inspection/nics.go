@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/adapter"
 )
 
 // arphrdEther is the type of Ethernet interfaces (linux/if_arp.h); IPoIB has another one.
@@ -32,7 +33,7 @@ func readNICs(_ context.Context, s source) (func(*api.Hardware), []string) {
 			nic.SpeedMbps = speed
 		}
 		if nic.PCI != "" {
-			nic.TotalVFs = s.totalVFs(nic.PCI)
+			nic.TotalVFs, nic.IOMMU = s.functions(nic.PCI)
 		}
 		if s.Devices != nil {
 			letters, err := s.Devices.WakeOn(name)
@@ -44,6 +45,18 @@ func readNICs(_ context.Context, s source) (func(*api.Hardware), []string) {
 		nics = append(nics, nic)
 	}
 	return func(hw *api.Hardware) { hw.NICs = nics }, problems
+}
+
+// functions returns how many virtual functions the adapter at an address can have, and what keeps them apart; nil: nothing.
+func (s source) functions(address string) (total int, iommu *api.IOMMU) {
+	a, has := adapter.Of(s.tree, address)
+	if !has || a.TotalVFs <= 0 {
+		return 0, nil
+	}
+	if a.Group != "" {
+		iommu = &api.IOMMU{Group: a.Group, Company: a.Company}
+	}
+	return a.TotalVFs, iommu
 }
 
 // readHCAs reads the RDMA adapters that are functions of a bus: software ones (rxe, siw) are no hardware.
@@ -65,7 +78,7 @@ func readHCAs(_ context.Context, s source) (func(*api.Hardware), []string) {
 			NUMANode: s.numaNode(real),
 		}
 		if hca.PCI != "" {
-			hca.TotalVFs = s.totalVFs(hca.PCI)
+			hca.TotalVFs, hca.IOMMU = s.functions(hca.PCI)
 		}
 		for _, port := range s.tree.Names(dir + "/ports") {
 			at := dir + "/ports/" + port

@@ -14,7 +14,7 @@ device() {
 		seen[$d]=1
 		text "$d"/{class,vendor,device,numa_node,sriov_totalvfs,max_link_width,current_link_width,max_link_speed,current_link_speed,aer_dev_fatal}
 		[ -f "$d/config" ] && printf '== %s/config hex\n%s\n' "${d#/}" "$(od -An -v -N64 -tx1 "$d/config" | tr -d ' ')"
-		link "$d"/{driver,subsystem,physfn}
+		link "$d"/{driver,subsystem,physfn,iommu_group}
 		d=${d%/*}
 	done
 }
@@ -28,6 +28,7 @@ for d in /sys/devices/system/node/node[0-9]*; do text "$d/cpulist"; grep MemTota
 text /sys/devices/system/clocksource/clocksource0/{available,current}_clocksource
 text /sys/devices/system/edac/mc/mc*/{ce_count,ue_count}
 for d in /sys/bus/pci/devices/*; do link "$d"; device "$d"; done
+link /sys/kernel/iommu_groups/*/devices/*
 for d in /sys/class/net/*; do
 	link "$d" "$d/device"; text "$d"/{address,type,speed,duplex,carrier,operstate,ifindex}
 	[ -e "$d/device" ] && device "$d/device"
