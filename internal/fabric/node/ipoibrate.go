@@ -30,6 +30,14 @@ func rateOf(link netlink.Link) int64 {
 	return 0
 }
 
+// shortcutLink returns the name of a link that shortcuts can send by, "" for others: they write frames with addresses of 6 octets.
+func shortcutLink(link *netlink.LinkAttrs) string {
+	if link.EncapType != encapEthernet {
+		return ""
+	}
+	return link.Name
+}
+
 // infiniBandRate returns the rate of the port below an IPoIB interface in bits per second, 0 where it is not known, as of a bond. It is read from the port:
 // ethtool knows it of some drivers only (Documentation/ABI/stable/sysfs-class-infiniband).
 func infiniBandRate(sys, netdev string) int64 {

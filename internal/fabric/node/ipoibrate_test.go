@@ -53,3 +53,11 @@ func TestALinkThatIsNeitherEthernetNorInfiniBandHasNoRate(t *testing.T) {
 		}
 	}
 }
+
+func TestShortcutsAreOverEthernetAlone(t *testing.T) {
+	for encap, want := range map[string]string{encapEthernet: "x0", encapInfiniBand: "", "none": ""} {
+		if got := shortcutLink(&netlink.LinkAttrs{Name: "x0", EncapType: encap}); got != want {
+			t.Errorf("%s: got %q, want %q", encap, got, want)
+		}
+	}
+}

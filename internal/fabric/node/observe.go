@@ -94,10 +94,7 @@ func observeLinks(cfg Config) (seen plan.Observed, links shortcutLinks, err erro
 			}
 			if a.LinkIndex == attrs.Index && cfg.Underlay.IsValid() && prefix.Addr() == cfg.Underlay {
 				seen.Underlay, seen.UnderlayMTU = prefix.Masked(), attrs.MTU
-				seen.UplinkRate = cmp.Or(cfg.UplinkRate, rateOf(l))
-				if attrs.EncapType == encapEthernet { // shortcuts write frames with addresses of 6 octets
-					seen.UnderlayLink = attrs.Name
-				}
+				seen.UplinkRate, seen.UnderlayLink = cmp.Or(cfg.UplinkRate, rateOf(l)), shortcutLink(attrs)
 			}
 		}
 		_, own := plan.OwnLink(attrs.Name)
