@@ -77,7 +77,7 @@ type Assignment struct {
 	// Live is of one that succeeds a member which runs until it goes on here. Without it the member goes on from disk.
 	Live bool `json:"live,omitempty"`
 	// Saved is of a member that is on its node's disk with its memory. It was cut down by the commit that says so: it holds its ports, and no
-	// cores and no memory any more.
+	// cores, no memory and no devices any more.
 	Saved bool `json:"saved,omitempty"`
 	// Resumes is of a saved member that goes back to a snapshot: the ID of the assignment whose state it begins with.
 	Resumes string `json:"resumes,omitempty"`

@@ -63,6 +63,33 @@ func (p *PortClaim) OnFunction(whole bool) bool {
 	return !whole && (p.Kind == PortVF || p.Kind == PortPF || p.Kind == PortMACVTAP)
 }
 
+// LetGo returns the ports of a member that is on disk: on no adapter any more. The GUID of a virtual function is the member's own, so its fabric still
+// keeps it in its network. That of a whole port is the adapter's: the fabric is to prove it clean, for what the second result has of such ports.
+func (a *Assignment) LetGo() (ports, fenced []PortClaim) {
+	ports = slices.Clone(a.Ports)
+	for i := range ports {
+		p := &ports[i]
+		if !p.OnFunction(a.Whole) {
+			continue
+		}
+		if p.Kind == PortPF && p.Fabric != "" {
+			fenced = append(fenced, *p)
+			p.GUID, p.Fabric, p.At = "", "", ""
+		}
+		p.Device, p.Part = "", ""
+	}
+	return ports, fenced
+}
+
+// OnlyPorts reports whether all devices of a member's own node that it holds are what its ports are on.
+func (a *Assignment) OnlyPorts() bool {
+	return !slices.ContainsFunc(a.Devices, func(c DeviceClaim) bool {
+		return !slices.ContainsFunc(a.Ports, func(p PortClaim) bool {
+			return p.OnFunction(a.Whole) && p.Device == c.Device && p.Part == c.Part
+		})
+	})
+}
+
 // FabricNumber returns the number by which fabrics know the network: its partition key, or its index.
 func (n *Network) FabricNumber() int {
 	if n.Technology == TechnologyInfiniBand {

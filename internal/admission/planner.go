@@ -73,19 +73,25 @@ func (p *planner) goOn(a *ask) {
 	if a.exceedsQuota() {
 		return
 	}
-	trial := p.beside(a).Clone()
-	fits := make([]placement.Fit, len(a.request.Homes))
+	trial := p.beside(a).Trial()
+	fits, devices := make([]placement.Fit, len(a.request.Homes)), make([][][]placement.DevicesOn, len(a.request.Homes))
 	for i := range a.request.Homes {
 		home := &a.request.Homes[i]
 		group := a.request.Groups[home.Group]
 		group.Size = 1
 		fit, ok := fitHome(trial, home, group)
+		if ok && placement.WantsDevices(a.request.Groups) {
+			var missing string
+			devices[i], missing = trial.FitDevices([]api.Group{group}, fit)
+			ok = missing == ""
+		}
 		if !ok {
 			a.home = home
 			a.homeless, a.homeUndecided = whyHomeless(trial, home, group)
 			return
 		}
 		trial.Take(fit.Shares)
+		trial.TakeDevices(devices[i])
 		fits[i] = fit
 	}
 	// The order of a group's members is all that distinguishes them, so each gets an entry of its own.
@@ -97,7 +103,7 @@ func (p *planner) goOn(a *ask) {
 		group := request.Groups[home.Group]
 		group.Size = 1
 		request.Groups = []api.Group{group}
-		one.request = &request
+		one.request, one.devices = &request, devices[i]
 		p.rooms.take(&one, fits[i])
 		placed, shares = append(placed, one.placed...), append(shares, fits[i].Shares...)
 	}

@@ -66,7 +66,7 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan, Holds: m.holds,
 		Unhealthy:   joined(joined(m.unhealthy, m.cut), m.hung),
 		RecoveredAt: m.recovered, Departed: m.departed, Attempts: m.attempts, Now: now,
 	}
@@ -459,7 +459,7 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 			m.state = driver.StateAbsent
 			for _, o := range found {
 				if o.ID == m.id {
-					m.state, m.exit, m.stateBytes = o.State, o.Message, o.StateBytes
+					m.state, m.exit, m.stateBytes, m.holds = o.State, o.Message, o.StateBytes, o.Holds
 				}
 			}
 			if alive(m.state) {

@@ -57,6 +57,8 @@ type memberState struct {
 	// stateBytes is the size of its state on disk. verified names the last verification of a snapshot's state, unverified what that found.
 	stateBytes           int64
 	verified, unverified string
+	// holds: it is saved, and its functions of adapters are not released yet.
+	holds bool
 	// startedAt is when this agent began to start it; zero once it could be reached.
 	startedAt time.Time
 	// instance counts how often it was made anew: the end of an earlier one says nothing.
@@ -132,7 +134,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			return fmt.Errorf("look for members of stack %q on this node: %w", d.Stack(), err)
 		}
 		for _, o := range found {
-			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, stateBytes: o.StateBytes, departed: a.hasDeparted(o.ID)}
+			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, stateBytes: o.StateBytes, holds: o.Holds, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
 			if o.Member != nil {
 				m.boot, m.size = o.Member.Boot, o.Member.Assignment.SizeNumber

@@ -19,5 +19,5 @@ func (a *Agent) save(ctx context.Context, m *memberState) {
 			return noSaver(m.driver)
 		}
 		return saver.Save(ctx, m.id)
-	}), func(m *memberState) { m.state, m.ready = driver.StateSaved, false })
+	}), func(m *memberState) { m.state, m.ready, m.holds = driver.StateSaved, false, false })
 }

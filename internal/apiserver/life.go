@@ -292,8 +292,6 @@ func canSave(name string, in *api.ClusterIntent) error {
 		switch {
 		case g.Stack != api.StackVM:
 			return fail(codeCantSave, "group %q of cluster %q has stack %q; only members of stack %q can be saved with their memory", g.Name, name, g.Stack, api.StackVM)
-		case g.HasFunctions():
-			return fail(codeCantSave, "group %q of cluster %q has ports on functions of adapters (%s), whose state can't be saved", g.Name, name, g.Functions()[0].Title())
 		case len(g.Devices) > 0:
 			return fail(codeCantSave, "group %q of cluster %q has devices (%s), whose state can't be saved", g.Name, name, g.Devices[0].Class)
 		}

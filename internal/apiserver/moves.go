@@ -158,7 +158,7 @@ func movers(name string, c *state.Cluster, view *state.View, req api.MigrateRequ
 	}
 	ids := make([]string, 0, len(members))
 	for _, a := range members {
-		img, why := view.Image(a.EnvironmentDigest), lifecycle.Movable(c.Intent.Spec, a)
+		img, why := view.Image(a.EnvironmentDigest), lifecycle.Movable(c.Intent.Spec, a, req.Offline)
 		switch {
 		case why != "":
 			return nil, fail(codeCantMove, "member %q of cluster %q can't move: %s", a.Member, name, why)

@@ -156,6 +156,9 @@ func fabricPorts(network func(uid string) *api.Network, held []api.Assignment) [
 // addPorts adds the ports of an assignment to the ends of its networks on its node. They may be reached from other nodes or not.
 func (r *rendered) addPorts(a *api.Assignment, reached bool) {
 	for n := range a.Ports {
+		if !a.Ports[n].Address.IsValid() {
+			continue // its fabric alone has to prove it clean
+		}
 		byNode := r.ends[a.Ports[n].Network].byNode
 		if e, ok := byNode[a.Node]; ok {
 			port := fabric.PortOf(a, n)

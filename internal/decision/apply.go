@@ -78,6 +78,7 @@ type applier struct {
 	places map[string]*place
 	parts  map[string][]*place // by the ID of their member
 	held   []api.Assignment    // new ones
+	left   []api.Assignment    // new ones that are releasing: what members let go of that others have to prove clean
 	spans  spans
 	// moved: assignments changed, so the generation does.
 	moved bool

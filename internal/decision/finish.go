@@ -84,7 +84,7 @@ func (a *applier) rechunk() {
 	if keep = append(keep, a.held...); len(keep) > 0 {
 		a.change.Add = append(a.change.Add, Batch{Assignments: keep})
 	}
-	if len(release) > 0 {
+	if release = append(release, a.left...); len(release) > 0 {
 		a.change.Add = append(a.change.Add, Batch{Assignments: release, Releasing: true, ReleasedAt: &now})
 	}
 }

@@ -3,13 +3,16 @@ package decision
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 )
 
-// shelve cuts saved members down to what they hold on a disk: their ports. Their use of cores and memory ends.
+// shelve cuts saved members down to what they hold on a disk: their ports. Their use of cores, memory and functions of adapters ends. A node reports a
+// member saved once its functions are released and read back, so they are free. Only a fabric's proof is missing of whole ports on fabrics.
 func (a *applier) shelve(ids []string) error {
 	for _, id := range ids {
 		p, err := a.heldPlace(id)
@@ -25,9 +28,35 @@ func (a *applier) shelve(ids []string) error {
 		next.Saved, next.Oversubscribed, next.ReserveBytes, next.TakenAt = true, false, 0, a.now
 		next.SizedAt, next.Resizing = nil, nil
 		next.Slots, next.CPUs, next.NUMANodes, next.Memory = []int{}, []int{}, []int{}, []api.MemoryClaim{}
+		var fenced []api.PortClaim
+		next.Devices = nil
+		if next.Ports, fenced = p.assignment.LetGo(); len(fenced) > 0 {
+			a.left = append(a.left, partOn(p.assignment, fenced, a.record.Generation+1, a.now))
+		}
 		p.fate, p.next = changed, &next
 	}
 	return nil
+}
+
+// partOn is a part of a member that holds whole ports on fabrics until these prove them clean. The ports have no address: that stays the member's.
+func partOn(m *api.Assignment, ports []api.PortClaim, generation int64, now time.Time) api.Assignment {
+	part := api.Assignment{
+		ID: m.ID + "-ports", Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: generation, Group: m.Group, Member: m.Member,
+		Rank: lifecycle.NoRank, Node: m.Node, CleanBy: api.ByAgents(m.Node), UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: now,
+	}
+	for _, p := range ports {
+		for _, c := range m.Devices {
+			if c.Device == p.Device && c.Part == p.Part {
+				part.Devices = append(part.Devices, c)
+			}
+		}
+		if by := (api.Prover{By: api.ExecutorFabric, At: p.Fabric}); !slices.Contains(part.CleanBy, by) {
+			part.CleanBy = append(part.CleanBy, by)
+		}
+		p.Address, p.MAC = netip.Addr{}, ""
+		part.Ports = append(part.Ports, p)
+	}
+	return part
 }
 
 // successorPlace finds a successor that is held, and the member that it succeeds.

@@ -90,6 +90,8 @@ type Observation struct {
 	Message string
 	// StateBytes is the size of the state of a saved member; 0 for others.
 	StateBytes int64
+	// Holds is set for a saved member whose functions of adapters are not released yet. Save releases them.
+	Holds bool
 	// Member is the Member that Start received, without its Files; nil when the host has no record of it (debris).
 	Member *Member
 }
@@ -194,8 +196,8 @@ type Dialer interface {
 // survives restarts of agent and host. Start refuses a saved member, Stop leaves it saved, Wait returns at once, and Clean removes it.
 // All calls are idempotent.
 type Saver interface {
-	// Save writes the member's memory and devices to disk and ends the member, which is then StateSaved. On error the member is as before,
-	// and nothing of the attempt is left. Save returns ErrNotFound when the member is absent.
+	// Save writes the member's memory and devices to disk and ends the member, which is then StateSaved. It holds no functions of adapters any more. On
+	// error the member is as before and nothing of the attempt is left, or the member is saved and Observation.Holds is set: Save may be repeated. Save returns ErrNotFound when the member is absent.
 	Save(ctx context.Context, id string) error
 	// Restore resumes the saved member from as m. The assignment of m names the saved member in From. The CPUs and directories of m may
 	// differ; its shape, image, MACs and addresses are the same. Once Restore has returned nil, m runs and from is nothing but debris. Update

@@ -115,6 +115,8 @@ type MemberInput struct {
 	// Host is what the driver sees; HostMessage what it says, such as how the member ended.
 	Host        HostState
 	HostMessage string
+	// Holds: it is saved, and its functions of adapters are not released yet.
+	Holds bool
 	// Ready: the member agent has said that the member can be reached.
 	Ready bool
 	// Unhealthy is why a member that is Ready can't be used, by its member agent or the agent's own look; empty: it can.
@@ -185,6 +187,8 @@ func (in MemberInput) planPresence() []MemberOperation {
 		return in.planPaused()
 	case in.Host == HostHandedOver:
 		return in.planHandedOver()
+	case in.Host == HostSaved && in.Holds:
+		return in.planLettingGo()
 	case in.Host == HostSaved:
 		return []MemberOperation{Report{Phase: api.MemberSaved}}
 	case in.Departed && in.Desired.Moving: // its successor's agent knows more
@@ -271,6 +275,17 @@ func (in MemberInput) planHandedOver() []MemberOperation {
 	default:
 		return []MemberOperation{report, TakeBack{}}
 	}
+}
+
+// planLettingGo releases the functions of a saved member. Until they are, the leader must not take them for free, so the member is not reported saved,
+// nor is it lost: it goes on from disk as soon as they are.
+func (in MemberInput) planLettingGo() []MemberOperation {
+	report := Report{Phase: api.MemberUnknown, Message: "it is saved, and its functions of adapters are being released"}
+	if in.waiting() {
+		report.Message = "it is saved, and its functions of adapters are not released yet: " + in.Attempts.LastError
+		return []MemberOperation{report, WakeAt{Time: in.Attempts.NextTry}}
+	}
+	return []MemberOperation{report, Save{}}
 }
 
 // planPaused leaves a member frozen, or wakes it.

@@ -33,7 +33,7 @@ func (l *look) wish(m member) (wish, bool) {
 		return wish{askedAt: asked.AskedAt, to: asked.To, offline: asked.Offline}, true
 	}
 	node := l.Nodes[m.Node]
-	if node.Drained && !node.DrainedAt.IsZero() && Movable(l.Intent.Spec, m.Assignment) == "" && !l.ended(m.ID, node.DrainedAt) {
+	if node.Drained && !node.DrainedAt.IsZero() && Movable(l.Intent.Spec, m.Assignment, false) == "" && !l.ended(m.ID, node.DrainedAt) {
 		return wish{askedAt: node.DrainedAt, patient: true}, true
 	}
 	return wish{}, false
@@ -44,21 +44,37 @@ func (l *look) ended(id string, askedAt time.Time) bool {
 	return slices.ContainsFunc(l.Record.Moves, func(r api.MoveRecord) bool { return r.Assignment == id && r.AskedAt.Equal(askedAt) })
 }
 
-// Movable returns why a member can't move to another node, or "". What its image is, only the site knows.
-func Movable(spec api.ClusterSpec, a *api.Assignment) string {
+// Movable returns why a member can't move to another node, or "": while it runs or, offline, by way of its node's disk. What its image is, only the site
+// knows.
+func Movable(spec api.ClusterSpec, a *api.Assignment, offline bool) string {
 	i := slices.IndexFunc(spec.Groups, func(g api.Group) bool { return g.Name == a.Group })
 	switch {
 	case i < 0:
 		return "its group is no longer wanted"
 	case spec.Groups[i].Stack != api.StackVM:
 		return fmt.Sprintf("it runs on stack %q; only members of stack %q can move", spec.Groups[i].Stack, api.StackVM)
-	case spec.Groups[i].HasFunctions():
-		return "it has a port on a function of an adapter, which can't move"
-	case len(spec.Groups[i].Devices) > 0 || len(a.Devices) > 0:
+	case len(spec.Groups[i].Devices) > 0 || !a.OnlyPorts():
 		return "it has devices, which can't move"
-	default:
+	case offline:
 		return ""
+	default:
+		return staysRunning(a)
 	}
+}
+
+// staysRunning returns why a member can't move while it runs, by what its ports are on, or "". The driver of virtual machines has the same rules.
+func staysRunning(a *api.Assignment) string {
+	const instead = "; move it offline (--offline)"
+	for i := range a.Ports {
+		switch p := &a.Ports[i]; {
+		case !p.OnFunction(a.Whole):
+		case p.Kind == api.PortPF:
+			return "it has a whole port of an adapter, which does not move while it runs" + instead
+		case p.Kind == api.PortVF && p.GUID != "":
+			return "it has a virtual function on InfiniBand, whose queue pairs do not move while it runs" + instead
+		}
+	}
+	return ""
 }
 
 // moving returns where a member is on its way to. A successor of a saved member that is being restored is none, nor is one on the same node.

@@ -15,8 +15,6 @@ func Resizable(g *api.Group) string {
 	switch {
 	case g.Stack != api.StackVM:
 		return fmt.Sprintf("they run on stack %q; only members of stack %q can be resized", g.Stack, api.StackVM)
-	case g.HasFunctions():
-		return "they have ports on functions of adapters, which were chosen together with their cores"
 	case len(g.Devices) > 0:
 		return "they have devices, which were chosen to suit their cores"
 	default:

@@ -17,10 +17,20 @@ func Snapshottable(spec api.ClusterSpec) string {
 		switch {
 		case g.Stack != api.StackVM:
 			return fmt.Sprintf("group %q has stack %q; only members of stack %q have snapshots", g.Name, g.Stack, api.StackVM)
-		case g.HasFunctions():
-			return fmt.Sprintf("group %q has ports on functions of adapters (%s), whose state can't be saved", g.Name, g.Functions()[0].Title())
+		case plugged(&g) != "":
+			return fmt.Sprintf("group %q has functions of adapters on network %s, which members that stand still do not let go; save the cluster instead", g.Name, plugged(&g))
 		case len(g.Devices) > 0:
 			return fmt.Sprintf("group %q has devices (%s), whose state can't be saved", g.Name, g.Devices[0].Class)
+		}
+	}
+	return ""
+}
+
+// plugged names a network on which members of a group have functions of adapters as their own devices, "" for none. MACVTAP ports are the host's.
+func plugged(g *api.Group) string {
+	for _, n := range g.Functions() {
+		if n.Interface != api.InterfaceMACVTAP {
+			return n.Name
 		}
 	}
 	return ""

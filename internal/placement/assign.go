@@ -157,14 +157,14 @@ func cleanBy(node string, ports []api.PortClaim) []api.Prover {
 // ports are a member's ends of the cluster's own network and of those that its group names. One that gets a whole node has the node's own: the
 // first network is on the first port and so on, and those that are left are on the last.
 func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
-	if p.Keeps != nil {
-		return slices.Clone(p.Keeps), nil
-	}
 	further := d.Further[p.Group]
 	group := api.Group{Interface: d.Own[p.Group], Networks: further}
 	functions, err := functionsOf(p, &group)
 	if err != nil {
 		return nil, err
+	}
+	if p.Keeps != nil {
+		return d.kept(p, further, functions)
 	}
 	ports := make([]api.PortClaim, 0, 1+len(further))
 	for i := range d.Networks {
@@ -209,6 +209,31 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 	}
 	if len(ports) != 1+len(further) {
 		return nil, fmt.Errorf("group %q names networks %v, but the cluster has %d of them", p.Group, further, len(ports)-1)
+	}
+	return ports, nil
+}
+
+// kept are the ports of a member that goes on: what they are to the networks stays. Those on functions of adapters are on what was chosen on its new node.
+func (d *Decision) kept(p *Placed, further []api.GroupNetwork, functions map[string]api.DeviceClaim) ([]api.PortClaim, error) {
+	ports := slices.Clone(p.Keeps)
+	for i := range ports {
+		port := &ports[i]
+		if !port.OnFunction(p.Whole) {
+			continue
+		}
+		at := slices.IndexFunc(d.Networks, func(n api.Network) bool { return n.UID == port.Network })
+		if at < 0 {
+			return nil, fmt.Errorf("port %d is on network %s, which is none of the cluster's", i, port.Network)
+		}
+		n := &d.Networks[at]
+		named := slices.IndexFunc(further, func(f api.GroupNetwork) bool { return f.Name == n.OwnName() })
+		claim, chosen := functions[n.OwnName()]
+		if named < 0 || !chosen {
+			return nil, fmt.Errorf("no function was chosen for its port on network %s", n.Name)
+		}
+		if err := setFunction(port, n, further[named], claim, int(pool.Host(n.Prefix.Addr(), port.Address))); err != nil {
+			return nil, err
+		}
 	}
 	return ports, nil
 }

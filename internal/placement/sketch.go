@@ -52,6 +52,13 @@ func (v *View) Sketch() *Sketch {
 // Clone returns a copy that counts; members that were laid out on s are only numbers to it.
 func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 
+// Trial is Clone with devices of its own: what is taken of those on it is not taken on s.
+func (s *Sketch) Trial() *Sketch {
+	t := s.Clone()
+	t.view.claims = maps.Clone(t.view.claims)
+	return t
+}
+
 // CopyFrom makes s count what o counts.
 func (s *Sketch) CopyFrom(o *Sketch) {
 	copy(s.view.rows, o.view.rows)
@@ -189,14 +196,14 @@ func (s *Sketch) Fit(groups []api.Group) (fit Fit, room int, ok bool) {
 	return fit, 0, true
 }
 
-// FitOn finds room for one member of a group on one node.
+// FitOn finds room for one member of a group on one node, with the devices that the member needs there.
 func (s *Sketch) FitOn(node string, g api.Group) (Fit, bool) {
 	id, ok := s.view.ids[node]
 	if !ok || s.view.rows[id].state != rowSchedulable || s.view.suits(id, g, &suits{}) != "" {
 		return Fit{}, false
 	}
 	g.Size = 1
-	if members, _, _ := s.view.finder(g, 0, conditions{}, nil).room(id); members < 1 {
+	if members, _, _ := s.view.finder(g, 0, conditions{devices: true}, nil).room(id); members < 1 {
 		return Fit{}, false
 	}
 	one := nodeCount{id: id, members: 1}

@@ -55,10 +55,31 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		free := max(s.view.availableBesides(id, freeNow)[class], 0)
 		short = append(short, fmt.Sprintf("%s free, %s needed", class.Text(free), class.Text(besidesOf(&g)[class])))
 	}
+	short = append(short, s.shortDevices(id, &g)...)
 	if len(short) == 0 {
 		return fmt.Sprintf("node %s has no room for it", node), false
 	}
 	return fmt.Sprintf("node %s has no room for it (%s)", node, strings.Join(short, "; ")), false
+}
+
+// shortDevices tells which devices a node lacks that a member of a group needs there.
+func (s *Sketch) shortDevices(id int32, g *api.Group) (short []string) {
+	own := *g
+	own.Devices, own.Size = ownDevices(g), 1
+	if len(own.Devices) == 0 || s.view.finder(own, 0, conditions{devices: true}, nil).roomDevices(id, 1) > 0 {
+		return nil
+	}
+	for _, r := range own.Devices {
+		switch why := s.functionProblem(id, r); {
+		case !onFunction(r):
+			short = append(short, fmt.Sprintf("%d of device class %q handed out as %q needed", r.Count, r.Class, r.Way))
+		case why == "":
+			short = append(short, functionText(r)+" needed")
+		default:
+			short = append(short, why)
+		}
+	}
+	return short
 }
 
 // WhyNowhere is WhyNot for every node that suits a group, but for the one left out. unfit has the reasons of nodes that can't take it whatever room

@@ -70,7 +70,7 @@ func (w *world) move(name, uid string, m moveRequest) {
 	}
 	var movers []string
 	for a := range c.Held() {
-		if a.IsMember() && lifecycle.Movable(c.Intent.Spec, a) == "" && a.Node != asked.To {
+		if a.IsMember() && lifecycle.Movable(c.Intent.Spec, a, m.offline) == "" && a.Node != asked.To {
 			movers = append(movers, a.ID)
 		}
 	}

@@ -40,6 +40,26 @@ func (f Fabrics) Limit(view *state.View, a *api.Assignment, phase api.MemberPhas
 	return phase, message
 }
 
+// passedOn reports whether the place of a port is held by the same member in another assignment, which it goes on as or comes back from. The place stays in
+// the network for that one, whose end proves it clean.
+func passedOn(view *state.View, a *api.Assignment, p *api.PortClaim) bool {
+	c := view.ClusterByUID(a.ClusterUID)
+	if c == nil {
+		return false
+	}
+	for other := range c.Held() {
+		if other.ID == a.ID || other.Member != a.Member {
+			continue
+		}
+		for _, q := range other.Ports {
+			if q.Network == p.Network && q.Fabric == p.Fabric && q.At == p.At {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // unclean returns why it is not proved that a fabric has none of an assignment's ports in their networks, or nil when it is.
 func (f Fabrics) unclean(view *state.View, a *api.Assignment, fabric string) error {
 	keeper := f[fabric]
@@ -47,7 +67,7 @@ func (f Fabrics) unclean(view *state.View, a *api.Assignment, fabric string) err
 		return fmt.Errorf("this site has no executor for fabric %s", fabric)
 	}
 	for _, p := range a.Ports {
-		if p.Fabric != fabric {
+		if p.Fabric != fabric || passedOn(view, a, &p) {
 			continue
 		}
 		n := view.Network(p.Network)

@@ -21,8 +21,9 @@ type sight struct {
 	member *driver.Member
 	// hung: its watchdog has fired.
 	hung bool
-	// stateBytes is the size of the state of a saved one.
+	// stateBytes is the size of the state of a saved one. holds: it still holds functions.
 	stateBytes int64
+	holds      bool
 }
 
 func (s sight) alive() bool { return s.state == driver.StateRunning || s.state == driver.StatePaused }
@@ -46,7 +47,7 @@ func (d *Driver) look(ctx context.Context, host *daemon, id string) (sight, erro
 		d.log.WarnContext(ctx, "a member's record can't be read; it counts as debris", "member", id, "error", err)
 	}
 	if s, err := d.recallSaved(id); err == nil {
-		return sight{state: driver.StateSaved, member: &s.Member, stateBytes: s.Bytes}, nil
+		return sight{state: driver.StateSaved, member: &s.Member, stateBytes: s.Bytes, holds: d.holds(id)}, nil
 	}
 	switch {
 	case known && !isMissing(d.path(id, fileHanded)):
@@ -139,7 +140,7 @@ func (d *Driver) members() ([]string, error) {
 }
 
 func (d *Driver) observation(id string, s sight) driver.Observation {
-	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member, StateBytes: s.stateBytes}
+	o := driver.Observation{ID: id, State: s.state, PID: s.pid, Member: s.member, StateBytes: s.stateBytes, Holds: s.holds}
 	switch s.state {
 	case driver.StatePrepared:
 		o.Message = "the virtual machine was not started completely"

@@ -16,8 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/durablefile"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
@@ -29,6 +31,8 @@ const (
 	// that a member goes on once.
 	fileSaved  = "saved.json"
 	fileOrigin = "origin.json"
+	// fileHolds is there while a saved member still holds functions of adapters.
+	fileHolds = "holds"
 )
 
 // saved is what is known of a saved member.
@@ -64,7 +68,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	defer done()
 	switch {
 	case seen.state == driver.StateSaved:
-		return d.endSaved(ctx, host, id, *seen.member) // one that was killed had no time for it
+		return d.endSaved(ctx, host, id) // one that was killed had no time for it
 	case !seen.alive():
 		return fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
@@ -85,22 +89,47 @@ func (d *Driver) save(ctx context.Context, id string) error {
 		return errors.Join(err, out.cancel(ctx))
 	}
 	failpoint.Hit("vm.after-state")
+	if err := d.noteHolds(&r.Member.Assignment); err != nil {
+		return errors.Join(err, os.RemoveAll(d.path(id, fileState)), out.cancel(ctx))
+	}
 	if err := writeDurably(d.path(id, fileSaved), s); err != nil {
 		return errors.Join(err, os.RemoveAll(d.path(id, fileSaved)), os.RemoveAll(d.path(id, fileState)), out.cancel(ctx))
 	}
 	failpoint.Hit("vm.after-saved")
-	return d.endSaved(ctx, host, id, r.Member)
+	return d.endSaved(ctx, host, id)
 }
 
-// endSaved ends the machine of a member that is saved. Its functions are free for others then.
-func (d *Driver) endSaved(ctx context.Context, host *daemon, id string, m driver.Member) error {
-	if err := d.endMachine(ctx, host, id); err != nil || len(passedThrough(&m.Assignment)) == 0 {
+// endSaved ends the machine of a member that is saved, and releases its functions.
+func (d *Driver) endSaved(ctx context.Context, host *daemon, id string) error {
+	if err := d.endMachine(ctx, host, id); err != nil {
 		return err
+	}
+	return d.letGo(ctx, id)
+}
+
+// noteHolds notes that a member which is about to be saved holds functions. They are released once it is: a function that was released is never
+// its former owner's again.
+func (d *Driver) noteHolds(a *api.Assignment) error {
+	for n := range a.Ports {
+		if fabric.PortOf(a, n).OnFunction() {
+			return writeDurably(d.path(a.ID, fileHolds), a.ID)
+		}
+	}
+	return nil
+}
+
+// holds reports whether a saved member still holds functions.
+func (d *Driver) holds(id string) bool { return !isMissing(d.path(id, fileHolds)) }
+
+// letGo releases the functions of a saved member. They are free for others then.
+func (d *Driver) letGo(ctx context.Context, id string) error {
+	if !d.holds(id) {
+		return nil
 	}
 	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
 		return fmt.Errorf("releasing its functions: %w", err)
 	}
-	return nil
+	return errors.Join(os.Remove(d.path(id, fileHolds)), settled(d.dir(id)))
 }
 
 // recallMovable is recall of a member that can go on in another machine, which fits its shape.
