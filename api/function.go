@@ -1,5 +1,7 @@
 package api
 
+import "slices"
+
 // The classes of devices that ports are on.
 const (
 	ClassNIC = "nic" // a port of an Ethernet adapter

@@ -169,3 +169,73 @@ func TestTheReplacementOfASavedMemberCountsAgainstTheQuota(t *testing.T) {
 	}
 	tests.check(t, (*scene).plan)
 }
+
+// lendsFunctions gives nodes an adapter each, with so many virtual functions.
+func (s *scene) lendsFunctions(vfs int64, nodes ...string) {
+	for _, node := range nodes {
+		rec := testNode(node, 8, 32)
+		rec.Capacity.Devices = []api.Device{{
+			ID: "nic0", Class: api.ClassNIC, Counters: map[string]int64{"vf": vfs, "port": 1}, Ways: map[string]api.DeviceWay{"vf": {Takes: map[string]int64{"vf": 1}}},
+		}}
+		s.in.Free.SetNode(rec, placement.Schedulable)
+	}
+}
+
+// withFunction lets each member have a virtual function.
+func withFunction(r *Request) {
+	r.Groups[0].Devices = []api.DeviceRequest{api.FunctionRequest(api.InterfaceVF, api.TechnologyVLAN, "")}
+}
+
+func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
+	t.Parallel()
+	tests := planCases{
+		{
+			"a saved member goes to another node if all functions of its own are taken",
+			func(s *scene) {
+				s.lendsFunctions(1, "n1", "n2")
+				s.asks("c", KindRestore, 2, 2, going(Home{Node: "n1", Elsewhere: true}, Home{Node: "n1", Elsewhere: true}), withFunction)
+			},
+			[]string{"c admit n1 n2"},
+		},
+		{
+			"a saved member waits for a function, and hears which adapter has none",
+			func(s *scene) {
+				s.lendsFunctions(1, "n1")
+				s.asks("c", KindRestore, 2, 2, savedOn("n1", "n1"), withFunction)
+			},
+			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 has no room for it (all 1 virtual functions of nic0 are taken)"},
+		},
+		{
+			"a member moves to no node without an adapter",
+			func(s *scene) {
+				s.lendsFunctions(1, "n1")
+				s.asks("c", KindMove, 1, 2, going(Home{Not: "n1"}), withFunction)
+			},
+			[]string{"c wait (node) no other node can take it: node n2 has no room for it (a virtual function of an adapter needed)"},
+		},
+		{
+			"what one member goes on with, no other gets",
+			func(s *scene) {
+				s.lendsFunctions(1, "n1", "n2")
+				s.asks("a", KindMove, 1, 2, going(Home{Node: "n2", Not: "n1"}), withFunction)
+				s.asks("c", KindMove, 1, 2, going(Home{Node: "n2", Not: "n1"}), withFunction)
+			},
+			[]string{"a admit n2", "c wait (node) node n2 has no room for it (all 1 virtual functions of nic0 are taken)"},
+		},
+	}
+	tests.check(t, (*scene).plan)
+}
+
+func TestEachMemberThatGoesOnGetsAFunctionOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 1)
+	s.lendsFunctions(3, "n1")
+	s.asks("c", KindRestore, 2, 2, savedOn("n1", "n1"), withFunction).asks("d", KindRestore, 1, 2, savedOn("n1"), withFunction)
+	var parts []string
+	for _, d := range Plan(s.in) {
+		for _, p := range d.Placed {
+			parts = append(parts, p.Devices[0].Claims[0].Part)
+		}
+	}
+	check(t, parts, "vf0", "vf1", "vf2")
+}

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -195,5 +196,61 @@ func TestALostMemberIsNotedAsSavedIfItWas(t *testing.T) {
 	lost := then(c, apply(t, c, 2*time.Hour, lifecycle.Release{IDs: []string{"u1.c-0.1", "u1.c-1.1"}, Lost: true, Reason: "its disk is gone"})).Record.Lost
 	if len(lost) != 2 || lost[0].Saved || !lost[1].Saved {
 		t.Errorf("got %+v, want c-1 alone noted as saved", lost)
+	}
+}
+
+// onFunctions lets c-1 have a virtual function on a VLAN, one on InfiniBand, and a whole port there.
+func onFunctions(c Cluster) {
+	m := &c.Chunks[0].Assignments[1]
+	m.CleanBy = append(m.CleanBy, api.Prover{By: api.ExecutorFabric, At: "ib0"})
+	for _, p := range []api.PortClaim{
+		{Network: "wire", Kind: api.PortVF, Device: "nic0", Part: "vf3"},
+		{Network: "ib", Kind: api.PortVF, Device: "hca0", Part: "vf0", GUID: "own", At: "own", Fabric: "ib0"},
+		{Network: "whole", Kind: api.PortPF, Device: "hca1", GUID: "adapters", At: "adapters", Fabric: "ib0"},
+	} {
+		p.Address = netip.AddrFrom4([4]byte{10, 9, byte(len(m.Ports)), 2})
+		m.Ports = append(m.Ports, p)
+		m.Devices = append(m.Devices, api.DeviceClaim{Class: "x", Device: p.Device, Way: string(p.Kind), Part: p.Part, Takes: map[string]int64{"vf": 1}})
+	}
+}
+
+func TestASavedMemberHoldsNoFunctionAndItsWholePortIsFreeOnceTheFabricProvesIt(t *testing.T) {
+	t.Parallel()
+	c := running()
+	onFunctions(c)
+	c.Record.Phase = api.ClusterSaving
+	c = then(c, apply(t, c, time.Hour, lifecycle.Shelve{IDs: []string{"u1.c-1.1"}}))
+	var member, left *api.Assignment
+	for _, a := range c.Assignments() {
+		switch {
+		case a.ID == "u1.c-1.1":
+			member = a.Assignment
+		case a.Member == "c-1" && a.Releasing:
+			left = a.Assignment
+		}
+	}
+	if len(member.Devices) > 0 || len(member.Ports) != 4 {
+		t.Errorf("the saved member holds %+v, with ports %+v", member.Devices, member.Ports)
+	}
+	for _, p := range member.Ports[1:] {
+		own := p.Network == "ib" && p.GUID == "own" && p.At == "own" && p.Fabric == "ib0"
+		if p.Device != "" || p.Part != "" || !p.Address.IsValid() || !own && (p.GUID != "" || p.At != "" || p.Fabric != "") {
+			t.Errorf("the saved member has port %+v", p)
+		}
+	}
+	if left == nil {
+		t.Fatal("nothing is left of the whole port, which its fabric has not proved clean")
+	}
+	if len(left.Devices) != 1 || left.Devices[0].Device != "hca1" || left.Of != member.ID || left.IsMember() || left.IsSuccessor() ||
+		len(left.Ports) != 1 || left.Ports[0].At != "adapters" || left.Ports[0].Address.IsValid() || len(left.CleanBy) != 2 {
+		t.Errorf("what is left until the fabric's proof is %+v", left)
+	}
+	next := successor(c, member.ID) // its address is nobody else's
+	next.Ports = slices.Clone(next.Ports)
+	c.Record.Phase = api.ClusterRestoring
+	c = then(c, apply(t, c, 2*time.Hour, lifecycle.Hold{Assignments: []api.Assignment{next}}))
+	change := apply(t, c, 3*time.Hour, lifecycle.ConfirmClean{IDs: []string{left.ID}})
+	if !slices.Contains(change.Record.Clean, left.ID) && slices.ContainsFunc(then(c, change).Assignments(), func(a lifecycle.ClusterAssignment) bool { return a.ID == left.ID && !a.Clean }) {
+		t.Error("what was left does not end with the proofs")
 	}
 }

@@ -18,7 +18,7 @@ func Snapshottable(spec api.ClusterSpec) string {
 		case g.Stack != api.StackVM:
 			return fmt.Sprintf("group %q has stack %q; only members of stack %q have snapshots", g.Name, g.Stack, api.StackVM)
 		case plugged(&g) != "":
-			return fmt.Sprintf("group %q has functions of adapters on network %s, which members that stand still do not let go; save the cluster instead", g.Name, plugged(&g))
+			return fmt.Sprintf("group %q has functions of adapters (%s), which members that stand still do not let go; save the cluster instead", g.Name, plugged(&g))
 		case len(g.Devices) > 0:
 			return fmt.Sprintf("group %q has devices (%s), whose state can't be saved", g.Name, g.Devices[0].Class)
 		}
@@ -30,7 +30,7 @@ func Snapshottable(spec api.ClusterSpec) string {
 func plugged(g *api.Group) string {
 	for _, n := range g.Functions() {
 		if n.Interface != api.InterfaceMACVTAP {
-			return n.Name
+			return n.Title()
 		}
 	}
 	return ""

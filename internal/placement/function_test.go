@@ -257,3 +257,62 @@ func TestTheOwnNetworksPortIsOnTheFirstPartThatWasChosen(t *testing.T) {
 		t.Errorf("on tunnels: %v", err)
 	}
 }
+
+func TestAMemberGoesOnOnTheFunctionsOfItsNewNode(t *testing.T) {
+	t.Parallel()
+	own := api.Network{UID: "u", Index: 3, Prefix: netip.MustParsePrefix("10.64.0.0/20"), Technology: api.TechnologyVXLAN}
+	ib := api.Network{UID: "ib", Name: "project/ib", Index: 4, Prefix: netip.MustParsePrefix("10.64.16.0/20"), Technology: api.TechnologyInfiniBand, Cell: "ib0", PKey: 0x12}
+	whole := api.Network{UID: "whole", Name: "project/whole", Index: 5, Prefix: netip.MustParsePrefix("10.64.32.0/20"), Technology: api.TechnologyInfiniBand, Cell: "ib0", PKey: 0x13}
+	further := map[string][]api.GroupNetwork{"c": {{Name: "project/ib", Interface: api.InterfaceVF}, {Name: "project/whole", Interface: api.InterfacePF}}}
+	claims := func(vf, pf, guid string) []api.DeviceClaim {
+		return []api.DeviceClaim{
+			{Class: "hca", Device: vf, Way: "vf", Part: "vf2", Takes: map[string]int64{"vf": 1}}, {Class: "hca", Device: pf, Way: "pf", GUID: guid, Takes: map[string]int64{"port": 1}},
+		}
+	}
+	d := Decision{ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, ib, whole}, Further: further}
+	place := func(node string, claims []api.DeviceClaim, keeps []api.PortClaim) (api.Assignment, error) {
+		all, err := Assign([]Placed{{Group: "c", Member: "c-0", Node: node, Stack: api.StackVM, Devices: []DevicesOn{{Node: node, Claims: claims}}, Keeps: keeps}}, d)
+		if err != nil {
+			return api.Assignment{}, err
+		}
+		return all[0], nil
+	}
+	was, err := place("n2", claims("hca0", "hca1", "aa"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	was.Devices = claims("hca0", "hca1", "aa")
+	keeps, _ := was.LetGo()
+	next, err := place("n3", claims("hca7", "hca8", "bb"), keeps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range next.Ports {
+		if !p.SameAs(&was.Ports[i]) || p.Kind != was.Ports[i].Kind {
+			t.Errorf("port %d was %+v and is %+v", i, was.Ports[i], p)
+		}
+	}
+	if p := next.Ports[1]; p.Device != "hca7" || p.Part != "vf2" || p.GUID != was.Ports[1].GUID || p.At != p.GUID || p.Fabric != "ib0" {
+		t.Errorf("the port on a virtual function is %+v, want the same GUID on hca7", p)
+	}
+	if p := next.Ports[2]; p.Device != "hca8" || p.GUID != "bb" || p.At != "bb" || p.Fabric != "ib0" {
+		t.Errorf("the whole port is %+v, want the GUID of hca8", p)
+	}
+	if by := fmt.Sprint(next.CleanBy); by != "[agent of n3 fabric of ib0]" {
+		t.Errorf("it is proved clean by %s", by)
+	}
+	if _, err := place("n3", nil, keeps); err == nil {
+		t.Error("a member went on without functions")
+	}
+}
+
+func TestATrialTakesNoDevicesOfItsSketch(t *testing.T) {
+	t.Parallel()
+	s := withAdapters(8, 2).Sketch()
+	parts(t, s, onFunctions(1, hcaVF("ib0")))
+	trial := s.Trial()
+	parts(t, trial, onFunctions(1, hcaVF("ib0")))
+	if got, _ := parts(t, s, onFunctions(1, hcaVF("ib0"))); fmt.Sprint(got) != "[n2/0000:5e:00.0/vf1]" {
+		t.Errorf("after a trial a member gets %v, want the function that was tried", got)
+	}
+}
