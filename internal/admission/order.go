@@ -38,6 +38,8 @@ type ask struct {
 	home          *Home
 	homeless      string
 	homeUndecided bool
+	// lacksDevices: without its devices, it would have room there.
+	lacksDevices bool
 	// head is who it would delay, nil when it is nobody in particular.
 	head *ask
 }

@@ -88,6 +88,9 @@ func (p *planner) goOn(a *ask) {
 		if !ok {
 			a.home = home
 			a.homeless, a.homeUndecided = whyHomeless(trial, home, group)
+			bare := group
+			bare.Devices = nil
+			_, a.lacksDevices = fitHome(trial, home, bare)
 			return
 		}
 		trial.Take(fit.Shares)

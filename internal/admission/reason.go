@@ -86,6 +86,9 @@ func (e *explainer) wait(a *ask, d *Decision) {
 	}
 	if a.home != nil {
 		d.Constraint, d.Reason, d.Undecided = ConstraintNode, a.homeless, a.homeUndecided
+		if a.lacksDevices {
+			d.Constraint = string(placement.ConstraintDevices)
+		}
 		if a.request.Kind == KindRestore {
 			d.Undecided = false // it waits anyway
 			d.Reason = fmt.Sprintf("a member that is saved on node %s can't go on: %s", a.home.Node, a.homeless)

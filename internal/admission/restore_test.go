@@ -203,7 +203,7 @@ func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
 				s.lendsFunctions(1, "n1")
 				s.asks("c", KindRestore, 2, 2, savedOn("n1", "n1"), withFunction)
 			},
-			[]string{"c wait (node) a member that is saved on node n1 can't go on: node n1 has no room for it (all 1 virtual functions of nic0 are taken)"},
+			[]string{"c wait (devices) a member that is saved on node n1 can't go on: node n1 has no room for it (all 1 virtual functions of nic0 are taken)"},
 		},
 		{
 			"a member moves to no node without an adapter",
@@ -211,7 +211,7 @@ func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
 				s.lendsFunctions(1, "n1")
 				s.asks("c", KindMove, 1, 2, going(Home{Not: "n1"}), withFunction)
 			},
-			[]string{"c wait (node) no other node can take it: node n2 has no room for it (a virtual function of an adapter needed)"},
+			[]string{"c wait (devices) no other node can take it: node n2 has no room for it (a virtual function of an adapter needed)"},
 		},
 		{
 			"what one member goes on with, no other gets",
@@ -220,7 +220,7 @@ func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
 				s.asks("a", KindMove, 1, 2, going(Home{Node: "n2", Not: "n1"}), withFunction)
 				s.asks("c", KindMove, 1, 2, going(Home{Node: "n2", Not: "n1"}), withFunction)
 			},
-			[]string{"a admit n2", "c wait (node) node n2 has no room for it (all 1 virtual functions of nic0 are taken)"},
+			[]string{"a admit n2", "c wait (devices) node n2 has no room for it (all 1 virtual functions of nic0 are taken)"},
 		},
 	}
 	tests.check(t, (*scene).plan)

@@ -114,6 +114,25 @@ func TestAMemberThatCantBeSavedLetsAllGoOn(t *testing.T) {
 	s.ends("c1", n)
 }
 
+func TestAMemberIsSavedOnceItsFunctionsAreReleased(t *testing.T) {
+	s, n, _ := newMachineSite(t)
+	n.host.Script("uc1.c1-1.1", fake.Behaviour{FailLetGo: 1})
+	s.wantSaved("c1", true)
+	s.await("c1", "waits for a function", func(c *state.Cluster) bool {
+		if c.Record.Phase == api.ClusterSaved {
+			t.Fatal("it is saved, and a function is not released")
+		}
+		return calls(n, "Save uc1.c1-1.1") == 1
+	})
+	if c := s.awaitPhase("c1", api.ClusterSaved); c.Record.GaveUp != nil {
+		t.Errorf("the save was given up: %s", c.Record.GaveUp.Reason)
+	}
+	if got := calls(n, "Save uc1.c1-1.1"); got != 2 {
+		t.Errorf("the member was saved by %d calls, want 2", got)
+	}
+	s.ends("c1", n)
+}
+
 func TestAMemberThatCantBeRestoredLeavesAllSaved(t *testing.T) {
 	s, n, _ := newMachineSite(t)
 	s.clock = fast{time.Now()}

@@ -115,3 +115,25 @@ func TestAMachineGetsNoWholePortOfAFabricThatNoKeyProtects(t *testing.T) {
 		}
 	}
 }
+
+func TestMembersWithFunctionsAreSavedAndMovedAsTheirFunctionsLetThem(t *testing.T) {
+	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 1})
+	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error {
+		g := &in.Spec.Groups[0]
+		g.Stack, g.Networks = api.StackVM, []api.GroupNetwork{{Name: "project/fast", Interface: api.InterfacePF}}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreateSnapshot(t.Context(), "c1", "s"); !client.HasCode(err, "cant_save") || !strings.Contains(err.Error(), "functions of adapters (project/fast)") {
+		t.Errorf("a snapshot: %v, want the network named", err)
+	}
+	cl, err := c.SaveCluster(t.Context(), "c1")
+	if err != nil {
+		t.Fatalf("a save: %v", err)
+	}
+	if in := s.Cache.View().Cluster(cl.Name); in == nil || !in.Intent.Saved {
+		t.Errorf("the save was not noted: %+v", in)
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -29,8 +30,8 @@ func newPartitioned(t *testing.T) *wired {
 	go func() { defer close(done); w.keeper.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	record := api.NodeRecord{
-		Name: "n1", Underlay: "198.18.0.1", Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}},
-		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer}, OK: true}},
+		Name: "n1", Underlay: "198.18.0.1", Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}, {Stack: api.StackVM, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer, api.StackVM}, OK: true}},
 		Capacity: api.NodeCapacity{Cores: []api.Core{{}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30, Devices: []api.Device{{
 			ID: "0000:3b:00.0", Class: api.ClassHCA, Cell: "ib0", Counters: map[string]int64{"vf": 1, "port": 1},
 			Ways: map[string]api.DeviceWay{"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}}},
@@ -49,8 +50,13 @@ func newPartitioned(t *testing.T) *wired {
 // ask asks for a cluster of one member with a virtual function on project/ib.
 func (w *wired) ask(name string) {
 	w.t.Helper()
+	w.askOn(api.StackContainer, name)
+}
+
+func (w *wired) askOn(stack api.Stack, name string) {
+	w.t.Helper()
 	w.askFor(name, api.ClusterSpec{}, func(g *api.Group) {
-		g.Networks = []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF, Limited: true}}
+		g.Stack, g.Networks = stack, []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF, Limited: true}}
 	})
 }
 
@@ -136,5 +142,65 @@ func TestANetworkGetsNoPartitionKeyOfTheOperators(t *testing.T) {
 	}
 	if n := view.Network("uown"); n.PKey != 0 || !strings.Contains(n.Refused, "fabric ib0: network 18 is the operator's") {
 		t.Errorf("network project/own, which asks for the operator's key, has %#x, %q", n.PKey, n.Refused)
+	}
+}
+
+func TestASavedMembersFunctionIsFreeAndItGoesOnWithWhatIsFreeThen(t *testing.T) {
+	w := newPartitioned(t)
+	w.askOn(api.StackVM, "first")
+	record := func(v *state.View, name string) *api.ClusterRecord { return v.Cluster(name).Record }
+	w.passes("placed", func(v *state.View) bool { return record(v, "first") != nil && record(v, "first").PlacedAt != nil })
+	w.report(api.MemberReady)
+	a := only(t, w.passes("ready", func(v *state.View) bool { return record(v, "first").Phase == api.ClusterReady }).Cluster("first"))
+	guid := a.Ports[1].GUID
+	w.wantSaved("first", true)
+	w.passes("saving", func(v *state.View) bool { return record(v, "first").Phase == api.ClusterSaving })
+	w.report(api.MemberSaved)
+	view := w.passes("saved", func(v *state.View) bool { return record(v, "first").Phase == api.ClusterSaved })
+	if saved := only(t, view.Cluster("first")); len(saved.Devices) > 0 || saved.Ports[1].Device != "" || saved.Ports[1].GUID != guid {
+		t.Errorf("the saved member holds %+v, with port %+v; want its GUID and no function", saved.Devices, saved.Ports[1])
+	}
+
+	w.ask("second")
+	view = w.passes("its function is another's", func(v *state.View) bool { return record(v, "second") != nil && record(v, "second").PlacedAt != nil })
+	second := only(t, view.Cluster("second"))
+	if p := second.Ports[1]; p.Part != "vf0" || p.GUID == guid {
+		t.Errorf("the second has port %+v, want function vf0 and a GUID of its own", p)
+	}
+	w.wantSaved("first", false)
+	w.passes("waits for a function", func(v *state.View) bool {
+		return strings.Contains(record(v, "first").Message, "(devices)")
+	})
+
+	w.agents.members[second.ID] = monitor.MemberState{Phase: api.MemberReady, Current: true, Since: w.now}
+	w.release(w.cache.View().Cluster("second"))
+	w.agents.clean = map[string][]string{"n1": {second.ID}}
+	next := ""
+	view = w.passes("has a place", func(v *state.View) bool {
+		for b := range v.Cluster("first").Held() {
+			if b.IsSuccessor() {
+				next = b.ID
+			}
+		}
+		return next != ""
+	})
+	for b := range view.Cluster("first").Held() {
+		if p := b.Ports[1]; b.ID == next && (p.Part != "vf0" || p.GUID != guid || p.At != guid || len(b.Devices) != 1) {
+			t.Errorf("it goes on with port %+v of %+v, want function vf0 and its GUID", p, b.Devices)
+		}
+	}
+	w.agents.members[next] = monitor.MemberState{Phase: api.MemberReady, Current: true, Since: w.now}
+	w.passes("took over", func(v *state.View) bool { return record(v, "first").Phase == api.ClusterReady })
+	w.agents.clean = map[string][]string{"n1": {a.ID}}
+	w.passes("what it left is clean, though its GUID stays in its partition", func(v *state.View) bool {
+		for b := range v.Cluster("first").All() {
+			if b.ID == a.ID {
+				return false
+			}
+		}
+		return true
+	})
+	if tables := w.tables.Networks(); len(tables) != 1 || len(tables[0].Ports) != 1 || tables[0].Ports[0].At != guid {
+		t.Errorf("the fabric has %+v, want GUID %s in its partition", tables, guid)
 	}
 }

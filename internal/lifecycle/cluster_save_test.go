@@ -364,6 +364,15 @@ func TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored(t *testing
 	}{
 		{"a running one is saved", MemberInput{Desired: saved, Host: HostRunning, Ready: true}, []string{"Report ready", "Save{}"}},
 		{"one on disk stays there", MemberInput{Desired: saved, Host: HostSaved}, []string{"Report saved"}},
+		{
+			"one on disk that holds functions is not saved before they are released", MemberInput{Desired: saved, Host: HostSaved, Holds: true},
+			[]string{"Report unknown: it is saved, and its functions of adapters are being released", "Save{}"},
+		},
+		{
+			"what keeps its functions is reported, and tried again",
+			MemberInput{Desired: &DesiredMember{Generation: 1}, Host: HostSaved, Holds: true, Attempts: Attempts{}.Fail("the adapter is quarantined", t0)},
+			[]string{"Report unknown: it is saved, and its functions of adapters are not released yet: the adapter is quarantined", "WakeAt 1s"},
+		},
 		{"also when nobody asks for that", MemberInput{Desired: &DesiredMember{Generation: 1}, Host: HostSaved}, []string{"Report saved"}},
 		{"one whose state is gone is not started", MemberInput{Desired: saved, Host: HostAbsent}, []string{"Report failed: its saved memory is no longer on its node"}},
 		{"nor cleaned up and started", MemberInput{Desired: saved, Host: HostPrepared}, []string{"Report failed: its saved memory is no longer on its node"}},

@@ -134,6 +134,7 @@ func TestWhatCantBeResizedSaysWhy(t *testing.T) {
 	}{
 		"containers":                    {api.Group{Stack: api.StackContainer}, `only members of stack "vm" can be resized`},
 		"virtual machines with devices": {api.Group{Stack: api.StackVM, Devices: []api.DeviceRequest{{}}}, "they have devices"},
+		"virtual machines on functions": {api.Group{Stack: api.StackVM, Networks: []api.GroupNetwork{{Name: "project/fast", Interface: api.InterfaceVF}}}, ""},
 		"virtual machines":              {api.Group{Stack: api.StackVM}, ""},
 	} {
 		if got := Resizable(&c.group); !strings.Contains(got, c.want) || c.want == "" && got != "" {

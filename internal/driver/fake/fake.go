@@ -34,6 +34,8 @@ type Behaviour struct {
 	// FailCleans, FailPauses, FailMends and so on are how many of these calls fail before one succeeds.
 	FailCleans, FailPauses, FailMends                int
 	FailSaves, FailRestores, FailSends, FailReceives int
+	// FailLetGo is how often a saved member does not let its functions of adapters go.
+	FailLetGo int
 	FailSnapshots, FailVerifications, FailLayDowns   int
 	// MoveDelay is how long Save, Restore and Send take.
 	MoveDelay time.Duration
@@ -59,6 +61,8 @@ type member struct {
 	progress int64
 	// savedAt is when it was saved.
 	savedAt time.Time
+	// holds: it is saved, and holds functions of adapters.
+	holds bool
 	// oomKills counts its processes that memory ran out for.
 	oomKills int
 	// hung is how it hangs, if it does.
@@ -303,7 +307,7 @@ func (m *member) observation(id string) driver.Observation {
 	config.Files = nil
 	o := driver.Observation{ID: id, State: m.state, PID: m.pid, ExitCode: m.code, Message: m.message, Member: &config}
 	if m.state == driver.StateSaved {
-		o.StateBytes = stateBytes
+		o.StateBytes, o.Holds = stateBytes, m.holds
 	}
 	return o
 }

@@ -69,12 +69,22 @@ func (d VM) save(ctx context.Context, id string) error {
 	case m == nil:
 		return driver.ErrNotFound
 	case m.state == driver.StateSaved:
-		return nil
+		return d.host.letGo(id, m)
 	case !m.alive():
 		return fmt.Errorf("the member is %s", m.state)
 	}
 	m.leave(driver.StateSaved, "saved with its memory")
 	m.savedAt = time.Now()
+	return d.host.letGo(id, m)
+}
+
+// letGo lets a saved member's functions go, or fails as its script says.
+func (h *Host) letGo(id string, m *member) error {
+	b := h.behaviour(id)
+	if m.holds = b.FailLetGo > 0; m.holds {
+		b.FailLetGo--
+		return errScripted
+	}
 	return nil
 }
 

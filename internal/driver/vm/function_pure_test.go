@@ -1,7 +1,9 @@
 package vm
 
 import (
+	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 )
 
 const adapter = "0000:3b:00.0"
@@ -105,6 +108,52 @@ func TestAGuestIsGivenThePartitionOfNetworksThatCarryIP(t *testing.T) {
 	} {
 		if key, connected := ipoibOf(c.network); key != c.key || connected != c.connected {
 			t.Errorf("%s: got key %#x, connected %v", name, key, connected)
+		}
+	}
+}
+
+// releases is an Attacher that takes note of what is detached, and fails on request.
+type releases struct {
+	drivertest.Ports
+	fail     error
+	released []string
+}
+
+func (r *releases) Detach(_ context.Context, id string) error {
+	if r.fail != nil {
+		return r.fail
+	}
+	r.released = append(r.released, id)
+	return nil
+}
+
+func TestASavedMemberHoldsItsFunctionsUntilTheyAreReleased(t *testing.T) {
+	for _, kind := range []api.PortKind{api.PortVF, api.PortMACVTAP} {
+		attacher := &releases{fail: errors.New("the adapter hangs")}
+		d := &Driver{machines: t.TempDir()}
+		d.cfg.Attacher = attacher
+		m := goldenMember()
+		id := m.Assignment.ID
+		if err := errors.Join(os.MkdirAll(d.dir(id), 0o700), d.noteHolds(&m.Assignment)); err != nil || d.holds(id) {
+			t.Fatalf("a member without functions holds some: %v", err)
+		}
+		if err := d.letGo(t.Context(), id); err != nil {
+			t.Errorf("a member without functions has nothing to let go: %v", err)
+		}
+		p := &m.Assignment.Ports[0]
+		p.Kind, p.Device, p.Part = kind, adapter, "vf3"
+		if err := d.noteHolds(&m.Assignment); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.letGo(t.Context(), id); err == nil || !d.holds(id) {
+			t.Errorf("%s: a function that is not released: %v, held %t", kind, err, d.holds(id))
+		}
+		attacher.fail = nil
+		if err := d.letGo(t.Context(), id); err != nil || d.holds(id) || len(attacher.released) != 1 {
+			t.Errorf("%s: a function that is released: %v, held %t, released %v", kind, err, d.holds(id), attacher.released)
+		}
+		if err := d.letGo(t.Context(), id); err != nil || len(attacher.released) != 1 {
+			t.Errorf("%s: released again: %v, %v", kind, err, attacher.released)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func (d *Driver) letGo(ctx context.Context, id string) error {
 	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
 		return fmt.Errorf("releasing its functions: %w", err)
 	}
-	return errors.Join(os.Remove(d.path(id, fileHolds)), settled(d.dir(id)))
+	return errors.Join(os.Remove(d.path(id, fileHolds)), durablefile.SyncDir(d.dir(id)))
 }
 
 // recallMovable is recall of a member that can go on in another machine, which fits its shape.
