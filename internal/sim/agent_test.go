@@ -90,6 +90,8 @@ type wanted struct {
 	slots []int
 	// of is the member whose state it is to keep in a snapshot, resumes the state that it begins with, verify names a verification.
 	of, resumes, verify string
+	// functions are those of adapters that it is to have.
+	functions []api.DeviceClaim
 }
 
 func newAgent(n *node) {
@@ -290,6 +292,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
+			functions: functionsHeld(&m.Assignment),
 		}
 		if m.Assignment.Snapshot != nil {
 			w := a.desired[m.Assignment.ID]
@@ -407,6 +410,7 @@ func (a *agent) plan(id string, newest int64) {
 	}
 	in.Attempts = m.attempts
 	if h := a.n.host[id]; h != nil {
+		in.Holds = h.holds && a.n.w.cfg.Without != GuardHolds
 		if ok {
 			in.Desired.ChangeSize = h.size != d.size && !d.part
 		}
@@ -458,8 +462,12 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		})
 	case lifecycle.Save:
 		a.drive(id, m, FreezeFails, "save", 5*time.Second, func(h *hostMember) {
-			if h.state == lifecycle.HostRunning {
+			switch h.state {
+			case lifecycle.HostRunning:
 				h.state, m.ready = lifecycle.HostSaved, false
+				a.letGo(h, true)
+			case lifecycle.HostSaved:
+				a.letGo(h, false)
 			}
 		})
 	case lifecycle.Restore:

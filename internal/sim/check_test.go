@@ -46,6 +46,7 @@ func (w *world) check() {
 	}
 	if changed || c.hosts {
 		w.checkHosts()
+		w.checkHostFunctions()
 		w.checkLives()
 		w.read(func(m *mirror) { w.checkSizes(m.held) })
 		w.checkIdentities()

@@ -113,12 +113,20 @@ func (m *mirror) checkFunctions(a *api.Assignment, holders map[any]string) {
 		}
 		if p.GUID != "" {
 			m.w.happened("partition joined")
-			if other, taken := holders[guid(p.GUID)]; taken {
+			member := a.ClusterUID + " " + a.Member // takes it along when it goes on elsewhere
+			if other, taken := holders[guid(p.GUID)]; taken && other != member {
 				m.w.fail("double allocation", "GUID %s is allocated twice: to %s and %s", p.GUID, other, a.ID)
 			}
-			holders[guid(p.GUID)] = a.ID
+			holders[guid(p.GUID)] = member
 		}
 		if !p.OnFunction(a.Whole) {
+			continue
+		}
+		if a.Saved {
+			m.w.happened("function let go")
+			if p.Device != "" || p.Part != "" || len(a.Devices) > 0 {
+				m.w.fail("saved", "%s is saved, and has port %+v and devices %+v", a.ID, p, a.Devices)
+			}
 			continue
 		}
 		held := false
@@ -130,4 +138,44 @@ func (m *mirror) checkFunctions(a *api.Assignment, holders map[any]string) {
 			m.w.fail("functions", "%s has a port on %q of %s, and holds %+v", a.ID, p.Part, p.Device, a.Devices)
 		}
 	}
+}
+
+// functionsHeld are the functions of adapters that an assignment holds on its node.
+func functionsHeld(a *api.Assignment) (functions []api.DeviceClaim) {
+	for _, c := range a.Devices {
+		if c.Part != "" {
+			functions = append(functions, c)
+		}
+	}
+	return functions
+}
+
+// letGo lets the functions of a saved member go, unless the node does not get to it at first.
+func (a *agent) letGo(h *hostMember, first bool) {
+	if h.holds = first && len(h.functions) > 0 && a.n.w.random.IntN(2) == 0; h.holds {
+		a.n.w.happened("function held by a saved member")
+		return
+	}
+	h.functions = nil
+}
+
+// checkHostFunctions checks that no function of an adapter is used by two on its node: a saved member that holds one uses it, too.
+func (w *world) checkHostFunctions() {
+	w.read(func(m *mirror) {
+		for _, n := range w.nodes {
+			if !n.box.carries(n.life) || n.box.excused() {
+				continue
+			}
+			users := map[string]string{}
+			for id, h := range n.host {
+				for _, c := range h.functions {
+					function := c.Device + " " + c.Part
+					if other, used := users[function]; used && m.live[id] && m.live[other] {
+						w.fail("functions", "%s of %s is used by %s and by %s", function, n.record.Name, min(id, other), max(id, other))
+					}
+					users[function] = id
+				}
+			}
+		}
+	})
 }

@@ -137,6 +137,9 @@ func (a *agent) receive(c *carry, given *hostMember, m *memberMemory, d wanted) 
 			return
 		}
 		w.trace("%s: %s goes on as %s", a.n.record.Name, c.member, c.next)
+		if len(h.functions) > 0 {
+			w.happened("moved to another function")
+		}
 		h.state, h.since, h.life, h.everIll = lifecycle.HostRunning, time.Now(), given.life, given.everIll
 		h.jobs, given.jobs = given.jobs, map[string]*jobRun{}
 		h.takeJobs(a.n)

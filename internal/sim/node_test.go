@@ -75,6 +75,9 @@ type hostMember struct {
 	// size is the number of the size that it has, slots are those of that size.
 	size  int64
 	slots []int
+	// functions are those of adapters that it has here. holds: it is saved, and they are not released yet.
+	functions []api.DeviceClaim
+	holds     bool
 }
 
 // remote is a member's address, and the underlay address of the node that it is on.

@@ -29,7 +29,7 @@ func (w *world) scheduleSaves(name, uid string, lasts time.Duration) {
 // devices and no machine of their own.
 func savable(in *api.ClusterIntent, r *api.ClusterRecord) bool {
 	for _, g := range in.Spec.Groups {
-		if g.Stack == api.StackMetal || len(g.Devices) > 0 || g.HasFunctions() {
+		if g.Stack == api.StackMetal || len(g.Devices) > 0 {
 			return false
 		}
 	}
@@ -91,6 +91,9 @@ func (a *agent) restoreHere(id string, m *memberMemory, d wanted) {
 		if from == nil || from.state != lifecycle.HostSaved {
 			m.attempts = m.attempts.Fail("nothing is saved", time.Now())
 			return
+		}
+		if len(h.functions) > 0 {
+			a.n.w.happened("function regained")
 		}
 		h.state, h.since, h.jobs, h.everIll, h.life = lifecycle.HostRunning, time.Now(), from.jobs, from.everIll, from.life
 		from.state, from.jobs = lifecycle.HostPrepared, map[string]*jobRun{}
