@@ -15,6 +15,7 @@ func guards() []Mutant {
 		commitGuards,
 		decisionGuards,
 		successionGuards,
+		letGoGuards,
 		carryGuards,
 		snapshotGuards,
 		plannerGuards,

@@ -1,0 +1,103 @@
+package main
+
+// letGoGuards: functions of adapters of members that are saved and moved.
+var letGoGuards = []Mutant{
+	{
+		Guard:   "a saved member holds no devices",
+		File:    "internal/decision/succession.go",
+		Find:    `next.Devices = nil`,
+		Replace: `_ = next.Devices`,
+		Test:    "./internal/decision TestASavedMemberHoldsNoFunctionAndItsWholePortIsFreeOnceTheFabricProvesIt",
+	},
+	{
+		Guard:   "a whole port on a fabric is held until that proves it clean",
+		File:    "internal/decision/finish.go",
+		Find:    `release = append(release, a.left...)`,
+		Replace: `release = append(release, a.left[:0]...)`,
+		Test:    "./internal/decision TestASavedMemberHoldsNoFunctionAndItsWholePortIsFreeOnceTheFabricProvesIt",
+	},
+	{
+		Guard:   "a fabric proves the whole port that a saved member leaves",
+		File:    "internal/decision/succession.go",
+		Find:    `part.CleanBy = append(part.CleanBy, by)`,
+		Replace: `_ = by`,
+		Test:    "./internal/decision TestASavedMemberHoldsNoFunctionAndItsWholePortIsFreeOnceTheFabricProvesIt",
+	},
+	{
+		Guard:   "a node reports a member saved once its functions are released",
+		File:    "internal/lifecycle/member.go",
+		Find:    `case in.Host == HostSaved && in.Holds:`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored",
+	},
+	{
+		Guard:   "a saved member holds its functions until they are released",
+		File:    "internal/driver/vm/save.go",
+		Find:    `		return fmt.Errorf("releasing its functions: %w", err)`,
+		Replace: `		_ = err`,
+		Test:    "./internal/driver/vm TestASavedMemberHoldsItsFunctionsUntilTheyAreReleased",
+	},
+	{
+		Guard:   "a whole port does not move while its member runs",
+		File:    "internal/lifecycle/moving.go",
+		Find:    `case p.Kind == api.PortPF:`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestWhatAMembersFunctionsLetItDo",
+	},
+	{
+		Guard:   "a virtual function on InfiniBand does not move while its member runs",
+		File:    "internal/lifecycle/moving.go",
+		Find:    `case p.Kind == api.PortVF && p.GUID != "":`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestWhatAMembersFunctionsLetItDo",
+	},
+	{
+		Guard:   "a member with other devices does not move",
+		File:    "internal/lifecycle/moving.go",
+		Find:    `|| !a.OnlyPorts():`,
+		Replace: `|| false:`,
+		Test:    "./internal/lifecycle TestWhatAMembersFunctionsLetItDo",
+	},
+	{
+		Guard:   "a snapshot keeps no function of a machine that stands still",
+		File:    "internal/lifecycle/snapshot.go",
+		Find:    `case plugged(&g) != "":`,
+		Replace: `case false:`,
+		Test:    "./internal/lifecycle TestWhatAMembersFunctionsLetItDo",
+	},
+	{
+		Guard:   "a member goes on only where a function is free",
+		File:    "internal/placement/sketch.go",
+		Find:    `s.view.finder(g, 0, conditions{devices: true}, nil).room(id)`,
+		Replace: `s.view.finder(g, 0, conditions{}, nil).room(id)`,
+		Test:    "./internal/admission TestMembersGoOnWhereFunctionsAreFree",
+	},
+	{
+		Guard:   "members that go on together get different functions",
+		File:    "internal/admission/planner.go",
+		Find:    `trial.TakeDevices(devices[i])`,
+		Replace: `_ = devices[i]`,
+		Test:    "./internal/admission TestEachMemberThatGoesOnGetsAFunctionOfItsOwn",
+	},
+	{
+		Guard:   "a trial takes no devices of its sketch",
+		File:    "internal/placement/sketch.go",
+		Find:    `t.view.claims = maps.Clone(t.view.claims)`,
+		Replace: `_ = maps.Clone(t.view.claims)`,
+		Test:    "./internal/placement TestATrialTakesNoDevicesOfItsSketch",
+	},
+	{
+		Guard:   "a member goes on with the functions that were chosen",
+		File:    "internal/placement/assign.go",
+		Find:    `return d.kept(p, further, functions)`,
+		Replace: `return slices.Clone(p.Keeps), nil`,
+		Test:    "./internal/placement TestAMemberGoesOnOnTheFunctionsOfItsNewNode",
+	},
+	{
+		Guard:   "a GUID that goes along is no proof against its member",
+		File:    "internal/situation/fabrics.go",
+		Find:    `|| passedOn(view, a, &p) {`,
+		Replace: `|| false {`,
+		Test:    "./internal/controller TestASavedMembersFunctionIsFreeAndItGoesOnWithWhatIsFreeThen",
+	},
+}
