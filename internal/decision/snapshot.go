@@ -34,7 +34,7 @@ func snapshotID(clusterUID, member string, generation int64) string {
 func (a *applier) holdSnapshot(s api.SnapshotIntent) error {
 	for _, p := range a.heldPlaces((*api.Assignment).IsMember) {
 		m, has := p.assignment, p.assignment.Has()
-		ports, _ := m.LetGo() // a member that goes back to it gets other functions
+		ports, _ := m.LetGo()                                         // a member that goes back to it gets other functions
 		memory := (&api.Assignment{Memory: has.Memory}).MemoryBytes() // before a resize that is pending
 		n := api.Assignment{
 			ID: snapshotID(m.ClusterUID, m.Member, a.record.Generation+1), ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: a.record.Generation + 1,

@@ -365,7 +365,8 @@ func TestAPlannedMemberOnANodeIsSavedAndNeverStartedInsteadOfRestored(t *testing
 		{"a running one is saved", MemberInput{Desired: saved, Host: HostRunning, Ready: true}, []string{"Report ready", "Save{}"}},
 		{"one on disk stays there", MemberInput{Desired: saved, Host: HostSaved}, []string{"Report saved"}},
 		{
-			"one on disk that holds functions is not saved before they are released", MemberInput{Desired: saved, Host: HostSaved, Holds: true},
+			"one on disk that holds functions is not saved before they are released",
+			MemberInput{Desired: saved, Host: HostSaved, Holds: true},
 			[]string{"Report unknown: it is saved, and its functions of adapters are being released", "Save{}"},
 		},
 		{

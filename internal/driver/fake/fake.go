@@ -35,8 +35,8 @@ type Behaviour struct {
 	FailCleans, FailPauses, FailMends                int
 	FailSaves, FailRestores, FailSends, FailReceives int
 	// FailLetGo is how often a saved member does not let its functions of adapters go.
-	FailLetGo int
-	FailSnapshots, FailVerifications, FailLayDowns   int
+	FailLetGo                                      int
+	FailSnapshots, FailVerifications, FailLayDowns int
 	// MoveDelay is how long Save, Restore and Send take.
 	MoveDelay time.Duration
 }
