@@ -159,15 +159,17 @@ func (m *mirror) checkDevices() {
 		all := m.assignments(e.record)
 		members, claims := map[string]*api.Assignment{}, map[string]map[claimKey]claimed{}
 		for _, a := range all {
-			if a.releasedAt == nil && a.IsMember() {
+			if a.releasedAt == nil && (a.IsMember() || a.IsSuccessor()) {
 				members[a.ID], claims[a.ID] = a.Assignment, map[claimKey]claimed{}
 			}
 		}
 		for _, a := range all {
 			of, own := a.ID, 1
 			if a.IsPart() {
+				m.checkPart(&a, members[a.Of])
+			}
+			if a.IsPart() && !a.IsSuccessor() { // one that goes on elsewhere has devices of its own
 				of, own = a.Of, 0
-				m.checkPart(&a, members[of])
 			}
 			for _, c := range a.Devices {
 				if members[of] != nil {
@@ -212,6 +214,12 @@ func (m *mirror) checkSuccessor(next, of *api.Assignment) {
 
 // checkClaims checks what a member holds of devices against what its group asks for.
 func (m *mirror) checkClaims(in *api.ClusterIntent, a *api.Assignment, claims map[claimKey]claimed) {
+	if a.Saved {
+		if len(claims) > 0 {
+			m.w.fail("devices", "%s is saved, and has devices: %v", a.ID, claims)
+		}
+		return
+	}
 	for _, g := range in.Spec.Groups {
 		if g.Name != a.Group {
 			continue
