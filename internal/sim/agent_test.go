@@ -410,7 +410,7 @@ func (a *agent) plan(id string, newest int64) {
 	}
 	in.Attempts = m.attempts
 	if h := a.n.host[id]; h != nil {
-		in.Holds = h.holds && a.n.w.cfg.Without != GuardHolds
+		in.Holds = h.holds
 		if ok {
 			in.Desired.ChangeSize = h.size != d.size && !d.part
 		}

@@ -34,7 +34,6 @@ const (
 	GuardDeadline   Guard = "clean deadline" // what can't be cleaned is quarantined in time
 	GuardUsage      Guard = "usage"          // usage is written in the commit that ends it
 	GuardHandedOver Guard = "handed over"    // a member that may run on another node stands still until its leader takes it back
-	GuardHolds      Guard = "holds"          // a node reports a member saved once its functions are released
 	GuardDeparture  Guard = "departure"      // an agent starts no member that it sent away, or may have
 	GuardWithdrawn  Guard = "withdrawn"      // a node has no floating address that it is no longer told of
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
