@@ -296,8 +296,9 @@ func (s *Sketch) TakeDevices(chosen [][]DevicesOn) {
 	for _, member := range chosen {
 		for _, on := range member {
 			if id, ok := s.view.ids[on.Node]; ok {
-				s.view.claims[id] = append(slices.Clip(s.view.claims[id]), on.Claims...) // a trial has the former ones, too
-				s.view.rows[id].hidden = true                                            // nobody gets it whole
+				// A trial has the former ones, too.
+				s.view.claims[id] = append(slices.Clip(s.view.claims[id]), on.Claims...)
+				s.view.rows[id].hidden = true // nobody gets it whole
 			}
 		}
 	}

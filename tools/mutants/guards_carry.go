@@ -103,8 +103,8 @@ var carryGuards = []Mutant{
 	{
 		Guard:   "nor by the agent that starts again",
 		File:    "internal/agent/members.go",
-		Find:    "stateBytes: o.StateBytes, departed: a.hasDeparted(o.ID)}",
-		Replace: "stateBytes: o.StateBytes}",
+		Find:    "holds: o.Holds, departed: a.hasDeparted(o.ID)}",
+		Replace: "holds: o.Holds}",
 		Test:    "./internal/agent TestAMemberThatWasSentIsNotStartedAgain",
 	},
 	{

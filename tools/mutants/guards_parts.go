@@ -47,7 +47,7 @@ var partGuards = []Mutant{
 	{
 		Guard:   "what was chosen for one cluster is chosen for no other in the same plan",
 		File:    "internal/placement/devices.go",
-		Find:    "s.view.claims[id] = append(s.view.claims[id], on.Claims...)",
+		Find:    "s.view.claims[id] = append(slices.Clip(s.view.claims[id]), on.Claims...)",
 		Replace: "_ = append(s.view.claims[id], on.Claims...)",
 		Test:    "./internal/placement TestMembersGetTheNearestDevicesAndNoneTwice",
 	},

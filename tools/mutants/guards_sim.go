@@ -165,7 +165,7 @@ var simGuards = []Mutant{
 	{
 		Guard:   "simulated: a part of a device is given once in a plan",
 		File:    "internal/placement/devices.go",
-		Find:    "s.view.claims[id] = append(s.view.claims[id], on.Claims...)",
+		Find:    "s.view.claims[id] = append(slices.Clip(s.view.claims[id]), on.Claims...)",
 		Replace: "_ = append(s.view.claims[id], on.Claims...)",
 		Test:    simulated,
 	},

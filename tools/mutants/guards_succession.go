@@ -208,8 +208,8 @@ var successionGuards = []Mutant{
 	{
 		Guard:   "saved members all fit or none goes on",
 		File:    "internal/admission/planner.go",
-		Find:    "\t\ttrial.Take(fit.Shares)\n\t\tfits[i] = fit",
-		Replace: "\t\tfits[i] = fit",
+		Find:    "\t\ttrial.Take(fit.Shares)\n\t\ttrial.TakeDevices",
+		Replace: "\t\ttrial.TakeDevices",
 		Test:    "./internal/admission TestSavedMembersGoOnTogetherWhereTheyAreSavedOrNotAtAll",
 	},
 	{
