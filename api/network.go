@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -81,6 +82,8 @@ type NetworkIntent struct {
 	Cell      string    `json:"cell,omitempty"`
 	PKey      int       `json:"pkey,omitempty"`
 	Partition Partition `json:"partition,omitzero"`
+	// SharedWith are other projects whose clusters may join it as limited members, "*" for all.
+	SharedWith []string `json:"shared_with,omitempty"`
 	// Records are names of the project's own, by name.
 	Records []NetworkRecord `json:"records,omitempty"`
 	// MTU was chosen, in bytes; 0: what the underlay leaves.
@@ -88,6 +91,19 @@ type NetworkIntent struct {
 	CreatedAt         time.Time  `json:"created_at"`
 	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 }
+
+// IsOpenTo reports whether clusters of a project may join the network.
+func (n *NetworkIntent) IsOpenTo(project string) bool {
+	return n.IsOwnedBy(project) || slices.ContainsFunc(n.SharedWith, func(with string) bool { return with == AnyProject || with == project })
+}
+
+// IsOwnedBy reports whether the network is the project's own.
+func (n *NetworkIntent) IsOwnedBy(project string) bool {
+	return cmp.Or(n.Project, DefaultProject) == cmp.Or(project, DefaultProject)
+}
+
+// AnyProject stands for all projects that a network is shared with.
+const AnyProject = "*"
 
 // Network is a tenant network; stored, immutable; only the leader writes it. It lives until the last of its ports was proved clean, a
 // project's network until its deletion as well.
@@ -234,6 +250,9 @@ type NetworkRequest struct {
 	PKey int `json:"pkey,omitempty"`
 	// Partition is how the partition of a network on InfiniBand carries IP.
 	Partition Partition `json:"partition,omitzero"`
+	// SharedWith are other projects whose clusters may join a network on InfiniBand, "*" for all. Their members are limited members of its partition:
+	// they reach full members, which are the owner's, and not each other.
+	SharedWith []string `json:"shared_with,omitempty"`
 	// MTU is the bytes of the largest packet of a member, from 576. With the overhead of a tunnel it has to fit the underlay of all nodes. It
 	// defaults to what the underlay leaves.
 	MTU int `json:"mtu,omitempty"`
@@ -254,6 +273,8 @@ const (
 type NetworkStatus struct {
 	Network
 	Phase NetworkPhase `json:"phase"`
+	// SharedWith are other projects whose clusters may join it; only its own project sees them.
+	SharedWith []string `json:"shared_with,omitempty"`
 	// Records are names of the project's own, by name.
 	Records []NetworkRecord `json:"records,omitempty"`
 	// Ports are its ports, those that are still being cleaned included. Of clusters that the token may not see, there are none.

@@ -24,7 +24,7 @@ func addressesFree(p tenancy.Principal, was, want api.ClusterSpec, project strin
 				continue
 			}
 			own, _ := api.CutProjectNetwork(name)
-			in := view.NetworkIntent(tenancy.FullName(project, own))
+			in := view.NetworkIntent(state.NetworkIntentName(project, own))
 			if in == nil {
 				continue // refused already
 			}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
-	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // interfacesFit refuses ports of a kind that their network can't bear. Groups that the cluster had before are not looked at.
@@ -16,13 +15,16 @@ func (s *Server) interfacesFit(was, want api.ClusterSpec, project string, view *
 		}
 		for j, network := range g.Networks {
 			own, joined := api.CutProjectNetwork(network.Name)
-			in := view.NetworkIntent(tenancy.FullName(project, own))
+			in := view.NetworkIntent(state.NetworkIntentName(project, own))
 			if !joined || in == nil {
 				continue
 			}
 			field, problem := portProblem(&g, network, in)
 			if problem == "" && g.Stack == api.StackVM && network.Interface == api.InterfacePF {
 				field, problem = "interface", s.unguarded(in)
+			}
+			if problem == "" && !in.IsOwnedBy(project) && !network.Limited {
+				field, problem = "limited", fmt.Sprintf("project %s shares it with limited members only, which reach its own members and not each other: ask for limited membership", projectOr(in.Project))
 			}
 			if problem == "" {
 				continue

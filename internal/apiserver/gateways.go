@@ -5,7 +5,6 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
-	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // oneGateway refuses groups on two networks of the project that lead further by their gateways: a member would have two ways to one place. Groups
@@ -18,7 +17,7 @@ func oneGateway(was, want api.ClusterSpec, project string, view *state.View) err
 		first := ""
 		for j, network := range g.Networks {
 			own, joined := api.CutProjectNetwork(network.Name)
-			in := view.NetworkIntent(tenancy.FullName(project, own))
+			in := view.NetworkIntent(state.NetworkIntentName(project, own))
 			if !joined || in == nil || !in.HasGateway() {
 				continue
 			}

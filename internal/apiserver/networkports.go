@@ -31,6 +31,9 @@ type networkPort struct {
 // requestedNetwork returns the network that a request names, with its numbers.
 func (s *Server) requestedNetwork(p tenancy.Principal, view *state.View, name string) (*api.Network, error) {
 	n, intent := findNetwork(p, view, name)
+	if intent != nil && !seesProject(p, intent.Project) { // who else is on it is the owner's to know
+		return nil, fail(codeForbidden, "network %q is of project %q, which shares it; only that project checks it", name, projectOr(intent.Project))
+	}
 	if intent != nil {
 		if n = view.Network(intent.UID); n == nil || n.Refused != "" {
 			return nil, fail(codeNetworkUnchecked, "network %q has no subnet yet; see 'nearmetal network show %s'", name, name)

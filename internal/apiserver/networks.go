@@ -73,7 +73,7 @@ func networksOf(p tenancy.Principal, view *state.View) []api.NetworkStatus {
 		}
 	}
 	for _, in := range view.NetworkIntents {
-		if seesProject(p, in.Project) {
+		if knowsNetwork(p, in) {
 			all = append(all, joinProjectNetwork(p, view, in, quarantined))
 		}
 	}
@@ -134,10 +134,15 @@ func findProjectNetwork(p tenancy.Principal, view *state.View, name string) *api
 	} else if i := slices.IndexFunc(view.NetworkIntents, func(n *api.NetworkIntent) bool { return n.UID == name }); i >= 0 {
 		intent = view.NetworkIntents[i]
 	}
-	if intent == nil || !seesProject(p, intent.Project) {
+	if intent == nil || !knowsNetwork(p, intent) {
 		return nil
 	}
 	return intent
+}
+
+// knowsNetwork reports whether a principal may know of a project's network: its own project's, and those that others share with it.
+func knowsNetwork(p tenancy.Principal, in *api.NetworkIntent) bool {
+	return seesProject(p, in.Project) || in.IsOpenTo(projectOr(p.Project))
 }
 
 // quarantinedPorts returns the assignments that were not proved clean in time, by the UIDs of the networks that they have ports on.
@@ -182,6 +187,9 @@ func joinProjectNetwork(p tenancy.Principal, view *state.View, in *api.NetworkIn
 		out.Phase = api.NetworkDeleting
 	}
 	out.Name, out.Project, out.Records = api.ProjectNetwork(own), projectOr(in.Project), in.Records
+	if seesProject(p, in.Project) {
+		out.SharedWith = in.SharedWith
+	}
 	var on []*state.Cluster
 	for _, c := range view.ClustersOnNetwork(in.UID) {
 		if seesCluster(p, c.Name()) {
@@ -266,7 +274,7 @@ func (s *Server) createNetwork(ctx context.Context, in *rawBody) (*created[api.N
 	}
 	intent := api.NetworkIntent{
 		Name: full, UID: newID(uidLetters), Project: project, User: userOf(ctx), Prefix: prefix, IPv6: req.IPv6 || prefix6.IsValid(), Prefix6: prefix6, Egress: req.Egress, Routed: req.Routed, MTU: req.MTU,
-		Technology: intendedTechnology(req), VLAN: req.VLAN, Cell: req.Cell, PKey: req.PKey, Partition: req.Partition,
+		Technology: intendedTechnology(req), VLAN: req.VLAN, Cell: req.Cell, PKey: req.PKey, Partition: req.Partition, SharedWith: req.SharedWith,
 		CreatedAt: s.cfg.Now().UTC(),
 	}
 	revision, err := s.cfg.Writer.CreateNetwork(ctx, intent)
@@ -396,7 +404,10 @@ func knownNetworks(spec api.ClusterSpec, project string, view *state.View) error
 			if !joined {
 				continue
 			}
-			in := view.NetworkIntent(tenancy.FullName(project, own))
+			in := view.NetworkIntent(state.NetworkIntentName(project, own))
+			if in != nil && !in.IsOpenTo(project) {
+				in = nil
+			}
 			if in != nil && in.DeleteRequestedAt == nil {
 				continue
 			}
@@ -416,9 +427,13 @@ func knownNetworks(spec api.ClusterSpec, project string, view *state.View) error
 func networksOfProject(project, asked string, view *state.View) string {
 	var names []string
 	for _, in := range view.NetworkIntents {
-		if projectOr(in.Project) == project && in.DeleteRequestedAt == nil {
-			_, own := tenancy.Split(in.Name)
+		_, own := tenancy.Split(in.Name)
+		switch {
+		case in.DeleteRequestedAt != nil || !in.IsOpenTo(project):
+		case in.IsOwnedBy(project):
 			names = append(names, api.ProjectNetwork(own))
+		default:
+			names = append(names, api.ProjectNetwork(projectOr(in.Project)+"."+own))
 		}
 	}
 	if len(names) == 0 {

@@ -114,7 +114,7 @@ func (dscpSchema) Schema(huma.Registry) *huma.Schema {
 
 func (groupNetworkSchema) Schema(r huma.Registry) *huma.Schema {
 	name, groups := &huma.Schema{Type: huma.TypeString}, &huma.Schema{Type: huma.TypeArray, Items: &huma.Schema{Type: huma.TypeString}}
-	text(1, len(api.ProjectNetwork(""))+manifest.MaxNetworkName, manifest.NetworkPattern)(name)
+	text(1, len(api.ProjectNetwork(""))+manifest.MaxProjectName+len(".")+manifest.MaxNetworkName, manifest.NetworkPattern)(name)
 	address := &huma.Schema{Type: huma.TypeString, Format: "ipv4"}
 	distinct(list(0, manifest.MaxPortGroups, text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern)))(groups)
 	return &huma.Schema{

@@ -37,8 +37,9 @@ nodes whose agents have a --trunk-interface. The site's servers name the VLANs t
 
 With --technology infiniband, the network is a partition of an InfiniBand fabric, which the fabric's subnet manager enforces. Members have ports
 on it by functions of adapters: 'nearmetal cluster create --network project/NAME --interface project/NAME:vf'. With --ipoib, the partition
-carries IP as well. The site's servers name the partition keys that networks can have by --pkey-pool.`,
-		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal network create wire --technology vlan --vlan 120\n  nearmetal network create ib --technology infiniband --ipoib --ib-mtu 4096\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
+carries IP as well. The site's servers name the partition keys that networks can have by --pkey-pool. With --share-with, clusters of other projects
+join it as project/PROJECT.NAME, with limited members: they reach the members of its own project and not each other, as shared storage wants it.`,
+		Example: "  nearmetal network create lab\n  nearmetal network create dual --ipv6\n  nearmetal network create out --egress\n  nearmetal network create storage --routed\n  nearmetal network create bulk --mtu 8950\n  nearmetal network create wire --technology vlan --vlan 120\n  nearmetal network create ib --technology infiniband --ipoib --ib-mtu 4096\n  nearmetal network create storage --technology infiniband --share-with '*'\n  nearmetal cluster create db --network project/lab\n  nearmetal cluster create web --network project/lab",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&req.Prefix, "prefix", "", "subnet, an IPv4 prefix of length 16 to 28 within the site's pool (default: a free one)")
@@ -50,6 +51,7 @@ carries IP as well. The site's servers name the partition keys that networks can
 	flags.StringVar((*string)(&req.Technology), "technology", "", "what carries it between nodes: vxlan, vlan on the nodes' trunk interfaces, or infiniband (default: vxlan)")
 	flags.IntVar(&req.VLAN, "vlan", 0, "VLAN ID of the site's pool, for --technology vlan (default: a free one)")
 	addPartitionFlags(cmd, &req, &pkey)
+	flags.StringSliceVar(&req.SharedWith, "share-with", nil, "projects whose clusters may join it as limited members, '*' for all, for --technology infiniband")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	flags.BoolVar(&noWait, "no-wait", false, "do not wait until clusters can use it")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
@@ -105,7 +107,7 @@ func addPartitionFlags(cmd *cobra.Command, req *api.NetworkRequest, pkey *string
 
 // partitionFlags names flags of partitions in what is wrong with them.
 func partitionFlags(err error) error {
-	named := map[string]string{"partition": "ipoib", "partition.ipoib": "ipoib", "partition.ipoib_mode": "ipoib-mode", "partition.mtu_bytes": "ib-mtu", "partition.rate_gbps": "ib-rate", "partition.service_level": "service-level"}
+	named := map[string]string{"partition": "ipoib", "partition.ipoib": "ipoib", "partition.ipoib_mode": "ipoib-mode", "partition.mtu_bytes": "ib-mtu", "partition.rate_gbps": "ib-rate", "partition.service_level": "service-level", "shared_with": "share-with"}
 	rename := func(problems []api.FieldProblem) {
 		for i := range problems {
 			if flag := named[problems[i].Location]; flag != "" {

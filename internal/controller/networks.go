@@ -232,7 +232,9 @@ func (p *pass) joinAll(a *answer, at *placement.Decision, refs []api.NetworkRef)
 			return fmt.Errorf("network %s (%s) has room for %d members: %d addresses are taken, and %d more are needed",
 				ref.Name, n.Prefix, room, taken, wanted)
 		}
-		at.Networks, at.Beside = append(at.Networks, *n), append(at.Beside, beside...)
+		named := *n
+		named.Name = ref.Name // which tells the project of a network that another project shares
+		at.Networks, at.Beside = append(at.Networks, named), append(at.Beside, beside...)
 	}
 	return p.fixAddresses(a, at, refs)
 }
@@ -323,6 +325,9 @@ func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighb
 			if other.UID() == c.UID() && !n.HasIPv6() { // its members have names of their own for their addresses
 				continue
 			}
+			if !mayName(view.Network(ref.UID), c, other) {
+				continue
+			}
 			_, name := tenancy.Split(other.Name())
 			for a := range other.Held() {
 				if a.Spare || a.IsPart() {
@@ -340,6 +345,14 @@ func neighboursOf(view *state.View, c *state.Cluster) []contextualization.Neighb
 		}
 	}
 	return all
+}
+
+// mayName reports whether members of a cluster learn the names of another cluster's on a network of a project. A network that is shared has members
+// of projects that reach only its owner's, and are to know of no others.
+func mayName(n *api.Network, c, other *state.Cluster) bool {
+	project, _ := tenancy.Split(c.Name())
+	others, _ := tenancy.Split(other.Name())
+	return project == others || n != nil && others == cmp.Or(n.Project, api.DefaultProject)
 }
 
 // recordsOf returns the records of the project's networks that a cluster joined.

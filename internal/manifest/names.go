@@ -22,7 +22,7 @@ const (
 // The forms of names, as regular expressions that JSON Schema reads too.
 const (
 	// NetworkPattern is the form of a network that a group names.
-	NetworkPattern    = `^(project/)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	NetworkPattern    = `^(project/([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	LabelPattern      = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	LabelKeyPattern   = `^[A-Za-z0-9]([A-Za-z0-9_./-]*[A-Za-z0-9])?$`
 	LabelValuePattern = `^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$`

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,15 +19,46 @@ func CheckNetwork(req api.NetworkRequest, src *Source) error {
 		n.label("project", req.Project, MaxProjectName)
 	}
 	n.technology(req, src)
+	n.sharedWith(req)
 	n.partition(req, src)
 	return n.err()
 }
 
-// NetworkProblem returns what is wrong with a network that a group names: NAME or project/NAME; "" if nothing is.
+// maxSharedWith is how many projects a network can be shared with by name.
+const maxSharedWith = 100
+
+// sharedWith checks the projects that a network is shared with.
+func (n *normalizer) sharedWith(req api.NetworkRequest) {
+	switch {
+	case len(req.SharedWith) == 0:
+		return
+	case req.Technology != api.TechnologyInfiniBand:
+		n.add("shared_with", strings.Join(req.SharedWith, ","), "only a network of technology %s can be shared: it alone keeps members of different projects apart, as limited members",
+			api.TechnologyInfiniBand)
+	case len(req.SharedWith) > maxSharedWith:
+		n.add("shared_with", strconv.Itoa(len(req.SharedWith)), "has %d projects; at most %d are possible, or %q for all", len(req.SharedWith), maxSharedWith, api.AnyProject)
+		return
+	}
+	for i, project := range req.SharedWith {
+		at := fmt.Sprintf("shared_with[%d]", i)
+		switch {
+		case slices.Contains(req.SharedWith[:i], project):
+			n.add(at, project, "%q is listed twice; keep one", project)
+		case project != api.AnyProject:
+			n.label(at, project, MaxProjectName)
+		}
+	}
+}
+
+// NetworkProblem returns what is wrong with a network that a group names: NAME, project/NAME, or project/PROJECT.NAME for a network that another
+// project shares; "" if nothing is.
 func NetworkProblem(name string) string {
 	own, joined := api.CutProjectNetwork(name)
 	if !joined && strings.Contains(name, "/") {
 		return "names no network; write NAME for a private network of the cluster, or project/NAME for a network of the cluster's own project"
+	}
+	if owner, name, foreign := strings.Cut(own, "."); joined && foreign {
+		return cmp.Or(LabelProblem(owner, MaxProjectName), LabelProblem(name, MaxNetworkName))
 	}
 	return LabelProblem(own, MaxNetworkName)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -39,8 +40,12 @@ type NetworkJoin struct {
 	revision int64
 }
 
-// NetworkIntentName is the name of a project's network among all: NAME in the default project, PROJECT.NAME elsewhere.
+// NetworkIntentName is the name of a project's network among all: NAME in the default project, PROJECT.NAME elsewhere. A name like PROJECT.NAME is of
+// a network of that project, whichever project says it.
 func NetworkIntentName(project, name string) string {
+	if owner, own, foreign := strings.Cut(name, "."); foreign {
+		project, name = owner, own
+	}
 	if project == "" || project == api.DefaultProject {
 		return name
 	}
@@ -72,6 +77,8 @@ func (r *Repo) joins(ctx context.Context, in *api.ClusterIntent) ([]store.Cond, 
 			return nil, nil, fmt.Errorf("%w: %q", ErrNoNetwork, name)
 		case err != nil:
 			return nil, nil, err
+		case !n.IsOpenTo(projectOr(in.Project)):
+			return nil, nil, fmt.Errorf("%w: %q", ErrNoNetwork, name)
 		case n.DeleteRequestedAt != nil:
 			return nil, nil, fmt.Errorf("%w: %q is being deleted", ErrNoNetwork, name)
 		}
@@ -143,13 +150,23 @@ func (r *Repo) unjoined(ctx context.Context, n *api.NetworkIntent) error {
 	if err != nil {
 		return err
 	}
-	own := ownName(n.Name)
 	var users []string
+	foreign := false // clusters of other projects are none of the owner's business
 	for i := range intents {
 		in := &intents[i]
-		if projectOr(in.Project) == projectOr(n.Project) && slices.Contains(api.JoinedNetworks(in.Spec.Groups), api.ProjectNetwork(own)) {
+		switch {
+		case !slices.ContainsFunc(api.JoinedNetworks(in.Spec.Groups), func(name string) bool {
+			own, _ := api.CutProjectNetwork(name)
+			return NetworkIntentName(in.Project, own) == n.Name
+		}):
+		case n.IsOwnedBy(in.Project):
 			users = append(users, in.Name)
+		default:
+			foreign = true
 		}
+	}
+	if foreign {
+		return fmt.Errorf("network %q is %w by clusters of other projects; ask these to delete them first", n.Name, ErrInUse)
 	}
 	if len(users) > 0 {
 		return fmt.Errorf("network %q is %w by %s; delete %s first", n.Name, ErrInUse, several(users, "cluster"), them(users))

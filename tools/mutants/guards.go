@@ -78,6 +78,7 @@ func guards() []Mutant {
 		simGuards,
 		simFloatingGuards,
 		measureGuards,
+		sharedGuards,
 	)
 }
 
