@@ -20,7 +20,7 @@ var sharedGuards = []Mutant{
 		Guard:   "members of a shared network learn no names of third projects' members",
 		File:    "internal/controller/networks.go",
 		Find:    "\treturn project == others || n != nil && others == cmp.Or(n.Project, api.DefaultProject)\n",
-		Replace: "\treturn true\n",
+		Replace: "\treturn project != \"\" || others != \"\"\n",
 		Test:    "./internal/controller TestMembersOfASharedNetworkLearnNoNamesOfOtherProjects",
 	},
 	{
