@@ -53,14 +53,14 @@ var infiniBandGuards = []Mutant{
 	},
 	{
 		Guard:   "a network gets no partition key that its fabric can't have",
-		File:    "internal/controller/pkey.go",
+		File:    "internal/controller/fabricnumber.go",
 		Find:    "\t\t\treturn false, nil\n",
 		Replace: "\t\t\treturn true, nil\n",
 		Test:    "./internal/controller TestANetworkGetsNoPartitionKeyOfTheOperators",
 	},
 	{
 		Guard:   "a partition key that does not fit stays free",
-		File:    "internal/placement/pkey.go",
+		File:    "internal/placement/fabricnumber.go",
 		Find:    "\t\tif fit {\n\t\t\tn.holdPKey(network, pkey)\n",
 		Replace: "\t\tn.holdPKey(network, pkey)\n\t\tif fit {\n",
 		Test:    "./internal/placement TestAKeyThatDoesNotFitStaysFree",

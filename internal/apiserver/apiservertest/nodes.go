@@ -44,3 +44,23 @@ func (s *Site) enroll(in api.NodeEnrollment, by string) *tls.Config {
 	must(s.t, err)
 	return trust.NodeTLS(s.pin, "127.0.0.1", func() (*tls.Certificate, error) { return shown, nil })
 }
+
+// AddTrunk stores a node of which only the trunk is known.
+func (s *Site) AddTrunk(name string, trunk api.Trunk) {
+	s.t.Helper()
+	s.putNode(api.NodeRecord{Name: name, Trunk: &trunk})
+}
+
+// AddAdapter stores a node of which only an adapter that members may have is known.
+func (s *Site) AddAdapter(name string, adapter api.Adapter) {
+	s.t.Helper()
+	s.putNode(api.NodeRecord{Name: name, Adapters: []api.Adapter{adapter}})
+}
+
+func (s *Site) putNode(record api.NodeRecord) {
+	s.t.Helper()
+	record.FirstSeenAt = s.now().UTC()
+	rev, err := s.Repo.PutNode(context.Background(), record)
+	must(s.t, err)
+	s.reach(rev)
+}

@@ -250,26 +250,6 @@ func (s *Site) AddNodeUnder(name string, mtu int) {
 	s.addNode(api.NodeRecord{Name: name, Underlay: "198.18.0.1", UnderlayMTU: mtu, AgentVersion: "test", FirstSeenAt: s.now().UTC()}, 1)
 }
 
-// AddTrunk stores a node of which only the trunk is known.
-func (s *Site) AddTrunk(name string, trunk api.Trunk) {
-	s.t.Helper()
-	s.putNode(api.NodeRecord{Name: name, Trunk: &trunk})
-}
-
-// AddAdapter stores a node of which only an adapter that members may have is known.
-func (s *Site) AddAdapter(name string, adapter api.Adapter) {
-	s.t.Helper()
-	s.putNode(api.NodeRecord{Name: name, Adapters: []api.Adapter{adapter}})
-}
-
-func (s *Site) putNode(record api.NodeRecord) {
-	s.t.Helper()
-	record.FirstSeenAt = s.now().UTC()
-	rev, err := s.Repo.PutNode(context.Background(), record)
-	must(s.t, err)
-	s.reach(rev)
-}
-
 // reach waits until the server's view holds a revision.
 func (s *Site) reach(revision int64) {
 	s.t.Helper()
