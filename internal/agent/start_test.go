@@ -49,6 +49,30 @@ func startable(t *testing.T, a *Agent, d driver.Driver) *memberState {
 	return m
 }
 
+// readmitting is a fabric with adapters that takes note of who begins anew.
+type readmitting struct {
+	fabric.Fabric
+	fabric.FunctionAttacher
+	readmitted []string
+}
+
+func (r *readmitting) Readmit(_ context.Context, id string) error {
+	r.readmitted = append(r.readmitted, id)
+	return nil
+}
+
+func TestAMemberThatBeginsAnewMayHaveItsFunctionsAgain(t *testing.T) {
+	a := newTestAgent(t)
+	adapters := &readmitting{Fabric: a.cfg.Fabric}
+	a.cfg.Fabric = adapters
+	m := startable(t, a, leaving{})
+	a.start(t.Context(), m)
+	(<-a.events)() // how the start went
+	if len(adapters.readmitted) != 1 || adapters.readmitted[0] != m.id {
+		t.Errorf("before the start, %v may have their functions again; want %s", adapters.readmitted, m.id)
+	}
+}
+
 func TestWhatAFailedStartLeavesHasNeverRunAndWhatStartedHas(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err      error

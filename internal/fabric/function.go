@@ -28,6 +28,9 @@ type Functions interface {
 	// Release takes the function from its driver, resets it and restores its defaults. It returns nil once all of that is read back, and at once
 	// for an owner that does not hold the function: a late release never touches the next owner's.
 	Release(ctx context.Context, owner FunctionOwner, f Function) error
+	// Readmit lets an assignment that has released functions have them again. Its member begins anew after a start that failed, so the caller knows
+	// that no order of the earlier start can still come.
+	Readmit(ctx context.Context, assignment string) error
 }
 
 // FunctionAttacher makes functions ports. It is a part of a node's Fabric that has adapters, beside Attacher, which releases them by Detach.
@@ -35,6 +38,8 @@ type FunctionAttacher interface {
 	// AttachFunction makes the function of a port its assignment's, sets it up for the port's network, gives it to a driver, and returns where it
 	// is. It may be repeated. Errors are those of Attach and of Functions; ErrPortKind reports a node that hands out no functions.
 	AttachFunction(ctx context.Context, port Port, driver string) (FunctionState, error)
+	// Readmit is as in Functions. It is for agents, before each start of a member.
+	Readmit(ctx context.Context, assignment string) error
 }
 
 // The drivers that Bind knows by a role. Any other name is a driver of the kernel's PCI bus.

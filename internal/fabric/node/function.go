@@ -39,6 +39,14 @@ func (f *Fabric) AttachFunction(ctx context.Context, port fabric.Port, driver st
 	return state, err
 }
 
+// Readmit lets an assignment that has released functions have them again.
+func (f *Fabric) Readmit(ctx context.Context, assignment string) error {
+	if f.cfg.Functions == nil {
+		return nil
+	}
+	return f.cfg.Functions.Readmit(ctx, assignment)
+}
+
 func (f *Fabric) attachFunction(ctx context.Context, port fabric.Port, driver string) (state fabric.FunctionState, err error) {
 	if err := ctx.Err(); err != nil {
 		return state, err

@@ -147,6 +147,18 @@ func (a *Adapter) Release(_ context.Context, owner fabric.FunctionOwner, f fabri
 	return a.keep(next)
 }
 
+// Readmit forgets that an assignment gave it back.
+func (a *Adapter) Readmit(_ context.Context, assignment string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.released(fabric.FunctionOwner{Assignment: assignment}) {
+		return nil
+	}
+	next := a.record
+	next.Released = slices.DeleteFunc(slices.Clone(next.Released), func(o fabric.FunctionOwner) bool { return o.Assignment == assignment })
+	return a.keep(next)
+}
+
 // Held returns the port while it is an assignment's.
 func (a *Adapter) Held(assignment string) []fabric.Function {
 	a.mu.Lock()

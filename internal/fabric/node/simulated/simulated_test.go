@@ -49,6 +49,19 @@ func TestThePortHasOneOwnerAtATimeAlsoAfterARestart(t *testing.T) {
 	if _, err := a.Assign(ctx, first, port, settings); !errors.Is(err, fabric.ErrFunctionHeld) {
 		t.Errorf("a late order of the former owner: %v", err)
 	}
+	if err := a.Release(ctx, next, port); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Assign(ctx, next, port, settings); !errors.Is(err, fabric.ErrFunctionOutdated) {
+		t.Errorf("a late order, after the release: %v", err)
+	}
+	if err := a.Readmit(ctx, next.Assignment); err != nil {
+		t.Fatal(err)
+	}
+	a = open()
+	if _, err := a.Assign(ctx, next, port, settings); err != nil {
+		t.Errorf("an owner that begins anew: %v", err)
+	}
 }
 
 func TestWhatTheSimulatedAdapterHasNotIsRefused(t *testing.T) {

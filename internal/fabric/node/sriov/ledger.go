@@ -261,6 +261,11 @@ func (r record) hasReleased(owner fabric.FunctionOwner) bool {
 	})
 }
 
+// isOutdated reports whether an assignment has released the function, in whatever generation.
+func (r record) isOutdated(assignment string) bool {
+	return slices.ContainsFunc(r.Released, func(old fabric.FunctionOwner) bool { return old.Assignment == assignment })
+}
+
 // released adds one of those that have released the function.
 func (r record) released(owner fabric.FunctionOwner) record {
 	all := append(slices.Clone(r.Released), owner)

@@ -68,6 +68,30 @@ func (m *Manager) remember(ctx context.Context, owner fabric.FunctionOwner, f fa
 	return m.ledger.put(r.released(owner))
 }
 
+// Readmit forgets that an assignment has released functions.
+func (m *Manager) Readmit(ctx context.Context, assignment string) error {
+	for _, r := range m.ledger.all() {
+		if !r.isOutdated(assignment) {
+			continue
+		}
+		if err := m.readmit(ctx, r.function(), assignment); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) readmit(ctx context.Context, f fabric.Function, assignment string) error {
+	unlock, err := m.lock(ctx, f.Device)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r := m.ledger.get(f)
+	r.Released = slices.DeleteFunc(r.Released, func(old fabric.FunctionOwner) bool { return old.Assignment == assignment })
+	return m.ledger.put(r)
+}
+
 // cleanse takes from the function all that an owner may have left: its driver, its state, its settings.
 func (o *operation) cleanse(ctx context.Context) error {
 	if o.pci() != "" {

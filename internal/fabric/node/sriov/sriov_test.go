@@ -162,6 +162,23 @@ func TestALateReleaseTouchesNothingOfTheNextOwner(t *testing.T) {
 	})
 }
 
+func TestAnOwnerThatBeginsAnewHasItsFunctionAgain(t *testing.T) {
+	in(t, func(t *testing.T, h *modelhost.Host, m *sriov.Manager) {
+		for _, name := range []string{"a", "b"} {
+			assign(t, m, name, vf(1), ethernet(1))
+			must(t, m.Release(t.Context(), owner(name), vf(1)))
+		}
+		must(t, m.Readmit(t.Context(), owner("a").Assignment))
+		assign(t, m, "a", vf(1), ethernet(1))
+		if got := h.Truth(pf, 1); got.MAC != "02:00:00:00:00:02" {
+			t.Errorf("its function is %+v", got)
+		}
+		must(t, m.Release(t.Context(), owner("a"), vf(1)))
+		_, err := m.Assign(t.Context(), owner("b"), vf(1), ethernet(1))
+		wantError(t, err, fabric.ErrFunctionOutdated, "b has released")
+	})
+}
+
 func TestTheNextOwnerFindsNothingOfTheLast(t *testing.T) {
 	in(t, func(t *testing.T, h *modelhost.Host, m *sriov.Manager) {
 		s := ethernet(1)
