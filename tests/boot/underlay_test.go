@@ -85,8 +85,8 @@ func (s *site) wantTalk(cluster string, want bool) {
 	for _, port := range s.cluster(cluster).Status.Members[1].Networks {
 		address = port.Address
 	}
-	// Bash opens a connection to SSH; the other side speaks first.
-	said, err := s.try("cluster", "ssh", cluster, "--", "timeout", "20", "bash", "-c", fmt.Sprintf("head -c 4 </dev/tcp/%s/22", address))
+	// Bash opens a connection to SSH; the other side speaks first. An adapter's link may come up a moment after its member.
+	said, err := s.try("cluster", "ssh", cluster, "--", "timeout", "30", "bash", "-c", fmt.Sprintf("until head -c 4 </dev/tcp/%s/22; do sleep 1; done", address))
 	if got := strings.Contains(said, "SSH-"); got != want {
 		s.t.Errorf("member 0 of %s hears SSH at %s: %v, want %v (%q, %v)", cluster, address, got, want, said, err)
 	}
