@@ -227,11 +227,15 @@ func (d *Decision) kept(p *Placed, further []api.GroupNetwork, functions map[str
 		}
 		n := &d.Networks[at]
 		named := slices.IndexFunc(further, func(f api.GroupNetwork) bool { return f.Name == n.OwnName() })
+		on := api.GroupNetwork{Interface: d.Own[p.Group]}
+		if named >= 0 {
+			on = further[named]
+		}
 		claim, chosen := functions[n.OwnName()]
-		if named < 0 || !chosen {
+		if !chosen {
 			return nil, fmt.Errorf("no function was chosen for its port on network %s", n.Name)
 		}
-		if err := setFunction(port, n, further[named], claim, int(pool.Host(n.Prefix.Addr(), port.Address))); err != nil {
+		if err := setFunction(port, n, on, claim, int(pool.Host(n.Prefix.Addr(), port.Address))); err != nil {
 			return nil, err
 		}
 	}

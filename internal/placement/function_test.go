@@ -252,6 +252,15 @@ func TestTheOwnNetworksPortIsOnTheFirstPartThatWasChosen(t *testing.T) {
 	if p := assigned[0].Ports[1]; p.Network != "wire" || p.Kind != api.PortMACVTAP || p.Device != "0000:5e:00.0" || p.Part != "vf2" {
 		t.Errorf("the port on project/wire is %+v", p)
 	}
+	goesOn := placed
+	goesOn.Keeps, _ = assigned[0].LetGo()
+	next, err := Assign([]Placed{goesOn}, d)
+	if err != nil {
+		t.Fatalf("after a save: %v", err)
+	}
+	if p := next[0].Ports[0]; p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.MAC != assigned[0].Ports[0].MAC {
+		t.Errorf("after a save, the port on the cluster's own network is %+v", p)
+	}
 	d.Networks[0].Technology = api.TechnologyVXLAN
 	if _, err := Assign([]Placed{placed}, d); err == nil || !strings.Contains(err.Error(), "network c is of technology \"vxlan\", on which no port can be on a function of an adapter") {
 		t.Errorf("on tunnels: %v", err)
