@@ -58,6 +58,8 @@ func (p *playedFunctions) Release(_ context.Context, o fabric.FunctionOwner, f f
 	return nil
 }
 
+func (p *playedFunctions) Readmit(context.Context, string) error { return nil }
+
 func (p *playedFunctions) Held(assignment string) (held []fabric.Function) {
 	for f, o := range p.owners {
 		if o.Assignment == assignment {
