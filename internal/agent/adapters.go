@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -54,6 +55,11 @@ func openFunctions(ctx context.Context, opts config.Agent, dir string, log *slog
 			return nil, nil, err
 		}
 		return adapter, adapter.Offer, nil
+	}
+	if len(opts.Fabrics) > 0 { // a machine that Nearmetal boots has nothing else that would load it
+		if out, err := exec.CommandContext(ctx, "modprobe", fabric.DriverVFIO).CombinedOutput(); err != nil {
+			log.InfoContext(ctx, "virtual machines can't have functions of adapters", "module", fabric.DriverVFIO, "error", err, "said", strings.TrimSpace(string(out)))
+		}
 	}
 	ports, err := openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log)
 	if err != nil {
