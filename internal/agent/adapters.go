@@ -310,3 +310,12 @@ func (a *Agent) watchAdapters(ctx context.Context, devices []api.Device, reporte
 		}
 	}
 }
+
+// readmit lets a member have the functions again that cleaning up after a start that failed has released.
+func (a *Agent) readmit(ctx context.Context, id string) error {
+	attacher, has := a.cfg.Fabric.(fabric.FunctionAttacher)
+	if !has {
+		return nil
+	}
+	return attacher.Readmit(ctx, id)
+}

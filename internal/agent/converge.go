@@ -249,10 +249,8 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 			return err
 		}
 		failpoint.Hit("agent.before-start")
-		if adapters, has := a.cfg.Fabric.(fabric.FunctionAttacher); has { // cleaning up after a start that failed has released what it had
-			if err := adapters.Readmit(ctx, want.Assignment.ID); err != nil {
-				return err
-			}
+		if err := a.readmit(ctx, want.Assignment.ID); err != nil {
+			return err
 		}
 		err := a.changeFiles(m.id, digest, func() error { return starts(ctx, want) })
 		failpoint.Hit("agent.after-start")

@@ -86,4 +86,11 @@ var adapterGuards = []Mutant{
 		Replace: "return !n.child })",
 		Test:    "./internal/machine/bootagent TestAGuestUsesThePortOrMakesAChildForItsPartition",
 	},
+	{
+		Guard:   "a member that begins anew may have its functions again",
+		File:    "internal/agent/adapters.go",
+		Find:    "\treturn attacher.Readmit(ctx, id)\n",
+		Replace: "\t_ = attacher\n\treturn nil\n",
+		Test:    "./internal/agent TestAMemberThatBeginsAnewMayHaveItsFunctionsAgain",
+	},
 }
