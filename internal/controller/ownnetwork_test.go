@@ -39,7 +39,7 @@ func TestAnOwnNetworkOnAVLANHasItsNumberUntilTheLastProof(t *testing.T) {
 	w.passes("ready", func(v *state.View) bool { return v.Cluster("first").Record.Phase == api.ClusterReady })
 	told := w.agents.desired["n1"].Networks
 	if len(told) != 1 || told[0].VLAN != 100 || len(told[0].Ports) != 1 || told[0].Ports[0].Interface != "eth0" || told[0].Ports[0].Function.Part != "vf0" {
-		t.Errorf("the node is told of %+v", told)
+		t.Errorf("the node has the order %+v", told)
 	}
 	w.askFor("second", vlan, onVLAN)
 	view = w.passes("refused", refused("second"))

@@ -293,7 +293,7 @@ func TestAPortInMorePartitionsThanItsTableHasRoomForIsRefused(t *testing.T) {
 	}
 	refusal := (*site.Refusal)(nil)
 	if err := s.Check(networks); !errors.As(err, &refusal) || refusal.Number != 0 {
-		t.Errorf("admission is told %v", err)
+		t.Errorf("the check before admission returned %v", err)
 	}
 }
 
