@@ -93,4 +93,11 @@ var adapterGuards = []Mutant{
 		Replace: "\t_ = attacher\n\treturn nil\n",
 		Test:    "./internal/agent TestAMemberThatBeginsAnewMayHaveItsFunctionsAgain",
 	},
+	{
+		Guard:   "a driver that did not hear its adapter is started again",
+		File:    "internal/fabric/node/sriov/bind.go",
+		Find:    "if o.index < 0 || mac == \"\" || o.adapter.Layer == InfiniBand {",
+		Replace: "if true {",
+		Test:    "./internal/fabric/node/sriov TestADriverThatDidNotHearTheAdapterIsStartedAgain",
+	},
 }

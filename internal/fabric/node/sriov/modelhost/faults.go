@@ -191,6 +191,13 @@ func (h *Host) Hide(pf string, index int) {
 	h.root.remove("/sys/class/net/" + d.netdev)
 }
 
+// Deafen lets the driver of a function not hear the adapter at so many of its next starts.
+func (h *Host) Deafen(pf string, index, starts int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.device(pf, index).deaf = starts
+}
+
 // Child makes a child for a partition on the interface of a function, as members do; the kernel lists it beside its parent.
 func (h *Host) Child(pf string, index int, name string) {
 	h.mu.Lock()

@@ -108,6 +108,9 @@ type device struct {
 	open bool
 	// memory is what its last user left in it.
 	memory string
+	// hardware is the address that its driver took when it started. deaf: so many of its next starts don't hear the adapter.
+	hardware string
+	deaf     int
 }
 
 type adapter struct {
@@ -260,6 +263,14 @@ func (h *Host) driven(d *device) {
 	if d.driver == fabric.DriverVFIO {
 		return
 	}
+	d.hardware = "52:54:00:00:00:01"
+	if r := d.pf.reports[d.index]; r != nil && r.MAC != "" {
+		d.hardware = r.MAC
+	}
+	if d.deaf > 0 {
+		d.deaf--
+		d.hardware = "66:10:b4:5e:a8:c0" // one of its own
+	}
 	h.names++
 	h.named(d, fmt.Sprintf("eth%d", h.names))
 	if d.pf.config.Kind == IGB {
@@ -290,7 +301,7 @@ func (h *Host) named(d *device, name string) {
 		return "1", nil
 	}})
 	h.root.put(dir+"/"+name+"/speed", value("1000"))
-	h.root.put(dir+"/"+name+"/address", value("52:54:00:00:00:01"))
+	h.root.put(dir+"/"+name+"/address", value(d.hardware))
 	h.root.put(dir+"/"+name+"/flags", shown(func() string {
 		if d.up {
 			return "0x1003"
