@@ -357,13 +357,26 @@ func TestASupervisorStartsOpenSMRestartsItAndFindsItAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	first, err := running(l.cfg.Partitions)
+	if err != nil || len(first) != 1 {
+		t.Fatalf("%d OpenSM run, %v", len(first), err)
+	}
+	defer closeAll(first)
 	if err := Stop(t.Context(), l.cfg.Partitions); err != nil {
 		t.Fatal(err)
 	}
-	up("there is no OpenSM", 0)
-	up("OpenSM is restarted", 7)
+	if err := first[0].Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// The first has ended: one that runs, and is heard by a reader that never heard the first, is its successor.
+	l.await("another OpenSM runs", func() bool {
+		next, err := running(l.cfg.Partitions)
+		closeAll(next)
+		return err == nil && len(next) == 1
+	})
 	l.cfg.Reload = nil
 	s = l.executor()
+	up("OpenSM is restarted", 7)
 	l.apply(s, epoch(1), l.network(0x10, 2))
 	if seen := l.observe(s); !l.has(seen, 0x10, 2) {
 		t.Errorf("observed %+v", seen)
