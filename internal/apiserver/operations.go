@@ -153,14 +153,16 @@ func (s *Server) registerLife() {
 		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/save", AccessChange, "save-cluster", "Save a cluster with its memory",
 		"Members are written to their nodes' disks with their memory. They keep their addresses, and hold neither cores nor memory once all are "+
-			"saved; the time limit keeps counting. Only virtual machines without devices can be saved. Repeating the request is not an error.",
+			"saved; the time limit keeps counting. Only virtual machines can be saved, and none "+
+			"with a device other than a network adapter's virtual function. Repeating the request is not an error.",
 		http.StatusOK, s.saveCluster, codeNoCluster, codeWrongPhase, codeCantSave)
 	operation(s, "POST /v1/clusters/{name}/restore", AccessChange, "restore-cluster", "Restore a saved cluster",
 		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
 		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/migrate", AccessChange, "migrate-cluster", "Move members to other nodes",
 		"Members move with their memory to other nodes, one after the other: while they run, or saved and carried (`offline`). A member that can't "+
-			"move stays on its node; `status.move` reports progress, duration and downtime. Only virtual machines without devices can move.",
+			"move stays on its node; `status.move` reports progress, duration and downtime. Only virtual machines can move, "+
+			"and none with a device other than a network adapter's virtual function.",
 		http.StatusOK, s.migrateCluster, bodyCodes(codeInvalidRequest, codeNoCluster, codeNoMember, codeWrongPhase, codeCantMove, codeNoRoom)...)
 	operation(s, "POST /v1/clusters/{name}/reboot", AccessChange, "reboot-cluster", "Reboot members",
 		"Members boot again where they are: their systems are asked to shut down, and are reset after 30 seconds, or at once (`hard`). A member keeps "+
@@ -169,7 +171,8 @@ func (s *Server) registerLife() {
 	operation(s, "POST /v1/clusters/{name}/resize", AccessChange, "resize-cluster", "Resize members",
 		"Gives each member of a group other cores, memory or disk. Growth is claimed at once on the members' nodes; when one has no room, nothing is "+
 			"changed. A running member takes what it can; the rest takes effect when it reboots. `status.members[].resizing` shows the progress. "+
-			"A disk can only grow. Only virtual machines without devices can be resized.",
+			"A disk can only grow. Only virtual machines can be resized, and none with a "+
+			"device other than a network adapter's virtual function.",
 		http.StatusOK, s.resizeCluster,
 		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantResize, codeNoRoom, codeOverQuota, codeNoSpace)...)
 	operation(s, "POST /v1/clusters/{name}/extend", AccessChange, "extend-cluster", "Extend a cluster's time limit",

@@ -30,7 +30,7 @@ func (a *app) clusterMigrate() *cobra.Command {
 		Long: `Move virtual machines with their memory to other nodes, one after the other, and wait until all have moved: all members, or the named
 ones. Members run while they move, and pause for a moment at the end. With --offline they are saved, carried and restored instead.
 A member that can't move keeps running on its node, and the message gives the reason.
-Only virtual machines without devices can move.`,
+Only virtual machines can move, and none with a device other than a network adapter's virtual function.`,
 		Example: "  nearmetal cluster migrate v1\n  nearmetal cluster migrate v1 v1-0 --to n2 --bandwidth 100MiB/s",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 || slices.Contains(args, "") {

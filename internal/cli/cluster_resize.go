@@ -33,7 +33,7 @@ otherwise the resize is refused, and nothing is changed. A running member takes 
 and its guest allow it. Otherwise its cores and memory change when it reboots: the command names the members that have their new size, and
 those that need a reboot, and --reboot reboots these right away. Until then a member keeps its former cores and memory, and can't be saved
 or moved. New members and replacements get the new size.
-Only virtual machines without devices can be resized, and disks can only grow.`,
+Only virtual machines can be resized, and none with a device other than a network adapter's virtual function. Disks can only grow.`,
 		Example: `  nearmetal cluster resize v1 --cores 2 --memory 1GiB
   nearmetal cluster resize v1 --cores 2 --reboot
   nearmetal cluster resize w1 --group windows --disk 40GiB`,

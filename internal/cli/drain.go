@@ -18,7 +18,7 @@ func (a *app) nodeDrain() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use: "drain NAME...", Short: "Place no new members on nodes",
-		Long: `Place no new members on nodes. Virtual machines without devices move to other nodes while they run, as soon as those have room.
+		Long: `Place no new members on nodes. Virtual machines that can move while they run do so as soon as other nodes have room.
 Other members stay until their clusters end; nothing is stopped. --wait waits until no member is left, and shows the clusters that are still
 there. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal node drain n3 --reason "replace a DIMM" --wait`,

@@ -133,7 +133,7 @@ func (a *app) clusterSave() *cobra.Command {
 		verb: "save", short: "Save clusters of virtual machines with their memory",
 		long: `Save every member with its memory to its node's disk, and wait until all are saved. A saved cluster keeps its addresses and its shared home,
 and releases its cores and memory. Its time limit keeps running. If the save of one member fails, all members continue.
-Only virtual machines without devices can be saved.`,
+Only virtual machines can be saved, and none with a device other than a network adapter's virtual function.`,
 		goal: api.ClusterSaved, ask: (*client.Client).SaveCluster, is: func(st api.ClusterStatus) bool { return st.Saved },
 	})
 	cmd.Flags().BoolVar(&memory, "memory", true, "save the memory with the disks; there is no other way yet")
