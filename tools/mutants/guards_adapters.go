@@ -94,10 +94,17 @@ var adapterGuards = []Mutant{
 		Test:    "./internal/agent TestAMemberThatBeginsAnewMayHaveItsFunctionsAgain",
 	},
 	{
-		Guard:   "a driver that did not hear its adapter is started again",
+		Guard:   "a driver that did not hear its adapter is not left to the next attempt",
+		File:    "internal/fabric/node/sriov/bind.go",
+		Find:    "return none, errors.Join(err, o.unbind(ctx))",
+		Replace: "return none, err",
+		Test:    "./internal/fabric/node/sriov TestADriverThatDidNotHearTheAdapterIsStartedAgainByTheNextAttempt",
+	},
+	{
+		Guard:   "a driver has the address that its adapter was told",
 		File:    "internal/fabric/node/sriov/bind.go",
 		Find:    "if o.index < 0 || mac == \"\" || o.adapter.Layer == InfiniBand {",
 		Replace: "if true {",
-		Test:    "./internal/fabric/node/sriov TestADriverThatDidNotHearTheAdapterIsStartedAgain",
+		Test:    "./internal/fabric/node/sriov TestADriverThatDidNotHearTheAdapterIsStartedAgainByTheNextAttempt",
 	},
 }

@@ -58,8 +58,9 @@ func (m *Manager) Bind(ctx context.Context, owner fabric.FunctionOwner, f fabric
 		if err := o.appeared(ctx); err != nil {
 			return none, err
 		}
-		if err := o.heard(ctx, driver); err != nil {
-			return none, err
+		// The next attempt finds it without a driver, and starts it anew.
+		if err := o.heard(ctx); err != nil {
+			return none, errors.Join(err, o.unbind(ctx))
 		}
 	}
 	return o.look()
@@ -205,38 +206,20 @@ func (o *operation) appeared(ctx context.Context) error {
 	})
 }
 
-// startsAtMost is how often a native driver is started until it has heard the adapter.
-const startsAtMost = 3
-
-// heard returns once the driver of a virtual function has the address that the adapter was told. A driver asks the adapter when it starts; one that
-// gets no answer takes an address of its own, and never has a link. So it is started again.
-func (o *operation) heard(ctx context.Context, driver string) error {
+// heard waits until the driver of a virtual function has the address that the adapter was told. A driver asks the adapter for it when it starts; one
+// that gets no answer takes an address of its own, and never has a link.
+func (o *operation) heard(ctx context.Context) error {
 	mac := o.record.Settings.MAC
 	if o.index < 0 || mac == "" || o.adapter.Layer == InfiniBand {
 		return nil
 	}
-	for start := 1; ; start++ {
-		err := o.m.settle(ctx, "the address of the network interface of "+o.f.String(), mac, func() (string, error) {
-			s, err := o.look()
-			if err != nil {
-				return "", err
-			}
-			return o.read(pciDevices + s.PCI + "/net/" + s.Interface + "/address")
-		})
-		if err == nil || start == startsAtMost || ctx.Err() != nil {
-			return err
+	return o.m.settle(ctx, "the address of the network interface of "+o.f.String(), mac, func() (string, error) {
+		s, err := o.look()
+		if err != nil {
+			return "", err
 		}
-		o.m.cfg.Log.WarnContext(ctx, "the driver of a function did not hear the adapter; it is started again", "function", o.f, "driver", driver, "error", err)
-		if err := o.unbind(ctx); err != nil {
-			return err
-		}
-		if err := o.bind(ctx, driver); err != nil {
-			return err
-		}
-		if err := o.appeared(ctx); err != nil {
-			return err
-		}
-	}
+		return o.read(pciDevices + s.PCI + "/net/" + s.Interface + "/address")
+	})
 }
 
 // Look returns where the owner's function is now.
