@@ -35,6 +35,10 @@ var (
 	machineForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,11}[a-z0-9])?$`)
 )
 
+// lowMemoryMiB is from how much memory on q35 has a part of it above 4 GiB (QEMU's hw/i386/pc_q35.c). SeaBIOS 1.16 then moves the 64-bit windows of
+// bridges above 4 GiB, too. QEMU 10 maps the memory of igb's virtual functions at the lower 32 bits of its address, so it would not be found there.
+const lowMemoryMiB = 0xb0000000 >> 20
+
 // complete fills in defaults and tells what is wrong.
 func (c Config) complete() (Config, error) {
 	c.Name = orElse(c.Name, "dc")
@@ -64,6 +68,9 @@ func (c Config) complete() (Config, error) {
 		case m.SRIOV && !filepath.IsAbs(c.Emulator):
 			return c, fmt.Errorf("machine %q has SR-IOV, which Debian 12's QEMU doesn't model; run \"make qemu10\" and set NEARMETAL_QEMU10 to "+
 				".build/qemu10/qemu-system-x86_64, as an absolute path", m.Name)
+		case m.SRIOV && m.MemoryMiB >= lowMemoryMiB:
+			return c, fmt.Errorf("machine %q has SR-IOV and %d MiB of memory; give it less than %d MiB, so that the firmware keeps PCI addresses under 4 GiB, "+
+				"where QEMU maps virtual functions", m.Name, m.MemoryMiB, lowMemoryMiB)
 		case m.Firmware != api.FirmwareBIOS && m.Firmware != api.FirmwareUEFI:
 			return c, fmt.Errorf("machine %q: firmware is %q or %q, not %q", m.Name, api.FirmwareBIOS, api.FirmwareUEFI, m.Firmware)
 		}

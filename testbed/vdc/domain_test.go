@@ -119,6 +119,7 @@ func TestABadConfigIsRefusedWithItsReason(t *testing.T) {
 		{Config{Machines: []MachineConfig{bios, bios}}, "two machines"},
 		{Config{Machines: []MachineConfig{{Name: "a", Firmware: "coreboot"}}}, "coreboot"},
 		{Config{Machines: []MachineConfig{{Name: "a", Firmware: api.FirmwareBIOS, SRIOV: true}}}, "make qemu10"},
+		{Config{Emulator: "/qemu", Machines: []MachineConfig{{Name: "a", Firmware: api.FirmwareBIOS, SRIOV: true, MemoryMiB: 2816}}}, "less than 2816 MiB"},
 	} {
 		if _, err := test.config.complete(); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%+v: %v, want %q in it", test.config, err, test.want)

@@ -55,7 +55,7 @@ type MachineConfig struct {
 	// DiskBytes are the sizes of its disks, raw and sparse; nil: one of 4 GiB. An empty list: none.
 	DiskBytes []int64
 	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
-	// (Intel VT-d). It needs a QEMU that models them: Config.Emulator.
+	// (Intel VT-d). It needs a QEMU that models them, Config.Emulator, and less than 2816 MiB of memory.
 	SRIOV bool
 	// Serial is the serial number in SMBIOS (default: "NM-" and its name), OEMStrings are those of SMBIOS type 11.
 	Serial     string

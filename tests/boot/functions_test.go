@@ -16,8 +16,8 @@ import (
 const (
 	// adapter is where a machine of the data centre has its adapter with virtual functions.
 	adapter = "0000:01:00.0"
-	// functionsMiB is enough for a host's root, an image, a virtual machine and a container.
-	functionsMiB = 4096
+	// functionsMiB is the most that a machine with an adapter may have: room for a host's root, an image, and two virtual machines.
+	functionsMiB = 2800
 	// clean is what an adapter says of a function that nobody has.
 	clean = "no driver, no address, no VLAN"
 )
