@@ -84,13 +84,30 @@ func (d *Driver) attachFunctions(ctx context.Context, m driver.Member) ([]hostDe
 	return devices, nil
 }
 
+// vfioDir is where the kernel shows IOMMU groups, and the container that they are put into.
+const vfioDir = "/dev/vfio"
+
 // openGroup lets the cluster's user, who QEMU is, open the function's IOMMU group. The kernel makes the file anew, as root's, with each binding to
 // vfio-pci, so there is nothing to restore.
 func (d *Driver) openGroup(state fabric.FunctionState, user uint32) error {
 	if state.IOMMUGroup == "" {
 		return fmt.Errorf("%w: the node has no IOMMU; boot it with intel_iommu=on or amd_iommu=on", fabric.ErrFunctionUnfit)
 	}
-	return os.Chown(filepath.Join("/dev/vfio", state.IOMMUGroup), int(user), int(user))
+	if err := openToAll(filepath.Join(vfioDir, "vfio")); err != nil {
+		return err
+	}
+	return os.Chown(filepath.Join(vfioDir, state.IOMMUGroup), int(user), int(user))
+}
+
+// openToAll gives VFIO's container file the mode that udev gives it. The file provides nothing without a group, and the kernel expects it to be open to
+// all (Documentation/driver-api/vfio.rst); on a node without udev, it is root's alone.
+func openToAll(path string) error {
+	const all = 0o666
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm()&all == all {
+		return err
+	}
+	return os.Chmod(path, all)
 }
 
 // newHostDevice parses a PCI address, such as 0000:3b:10.2.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -155,5 +156,21 @@ func TestASavedMemberHoldsItsFunctionsUntilTheyAreReleased(t *testing.T) {
 		if err := d.letGo(t.Context(), id); err != nil || len(attacher.released) != 1 {
 			t.Errorf("%s: released again: %v, %v", kind, err, attacher.released)
 		}
+	}
+}
+
+func TestTheContainerOfIOMMUGroupsIsOpenToTheClustersUsers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "vfio")
+	if err := openToAll(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := openToAll(path); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o666 {
+		t.Errorf("the file is %v, %v, want mode 666", info, err)
 	}
 }
