@@ -22,14 +22,15 @@ const (
 	clean = "no driver, no address, no VLAN"
 )
 
-// Two hosts that were off boot as nodes whose adapters have seven functions each. Two tenants have members on both hosts, virtual machines and
-// containers, whose functions carry their networks between the hosts and cut the tenants off from each other. The machines have no other network
-// interface, and are saved, restored and moved. Fourteen functions are all there are: the next member is refused with the name of an adapter. Whatever
-// ends, a machine, its QEMU or its host, each function ends as it was before.
+// Two hosts that were off boot as nodes whose adapters have seven functions each. Members of two tenants, virtual machines and containers, have
+// functions that carry their networks between the hosts and cut the tenants off from each other. The machines have no other network interface, and are
+// moved, saved and restored. Members have all fourteen functions at once; one that needs eight is refused with the name of an adapter. Whatever ends, a
+// machine, its QEMU or its host, each function ends as it was before. The hosts have one processor each: on several, QEMU's emulation of AMD's
+// virtualization makes machines reboot at random.
 func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	hosts := []string{"h1", "h2"}
 	s := newSite(t, []vdc.MachineConfig{
-		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 3, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 3, SRIOV: true},
+		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true},
 	}, "--vlan-pool", "100-199", "--boot-deadline", hostDeadline.String())
 	s.build("debian-vm")
 	for i, name := range hosts {
@@ -45,20 +46,38 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.run("network", "create", "other", "--technology", "vlan", "--vlan", "120")
 
 	t.Log("containers of a tenant")
-	s.withFunctions("w", "container", 2, "project/other")
-	s.wantTalk("w", true)
+	s.withFunctions("c", "container", 2, "project/other")
+	s.wantTalk("c", true)
 	s.wantHeld(1, 1)
+	s.run("cluster", "delete", "c", "--yes")
+	s.wantHeld(0, 0)
 
-	t.Log("virtual machines of another tenant, with a function as their only network interface")
+	t.Log("a virtual machine, with a function as its only network interface, and a container of another tenant")
 	s.withFunctions("v", "vm", 1)
-	s.wantRanks("v")
-	s.wantHeld(2, 2)
+	s.withFunctions("w", "container", 1, "project/other")
 	s.wantNoWayTo("v", "w")
 	s.run("cluster", "delete", "w", "--yes")
+
+	t.Log("the virtual machine moves to the other host while it runs, and back while it stands still")
+	boots := s.bootIDs("v")
+	first := s.cluster("v").Status.Members[0].Node
+	second := hosts[1-slices.Index(hosts, first)]
+	s.wantMoved("v", "v-0", second)
+	s.wantHeldOn(first, 0)
+	s.wantHeldOn(second, 1)
+	s.wantMoved("v", "v-0", first, "--offline")
+	s.wantHeldOn(first, 1)
+	s.wantHeldOn(second, 0)
+	s.wantBoots("v", boots)
+
+	t.Log("another joins it on the other host, and they talk")
+	s.run("cluster", "scale", "v", "--size", "2")
+	s.wantRanks("v")
 	s.wantHeld(1, 1)
+	s.wantNoRoomForEight()
 
 	t.Log("the virtual machines are saved and restored")
-	boots := s.bootIDs("v")
+	boots = s.bootIDs("v")
 	s.run("cluster", "save", "v", "--timeout", nestedDeadline.String())
 	s.wantHeld(0, 0)
 	s.run("cluster", "restore", "v", "--timeout", nestedDeadline.String())
@@ -66,33 +85,20 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.wantBoots("v", boots)
 	s.wantRanks("v")
 
-	t.Log("a virtual machine moves to the other host while it runs, and back while it stands still")
-	at := s.cluster("v").Status.Members
-	s.wantMoved("v", "v-0", at[1].Node)
-	s.wantHeldOn(at[0].Node, 0)
-	s.wantHeldOn(at[1].Node, 2)
-	s.wantBoots("v", boots)
-	s.wantRanks("v")
-	s.wantMoved("v", "v-0", at[0].Node, "--offline")
-	s.wantHeld(1, 1)
-	s.wantBoots("v", boots)
-	s.wantRanks("v")
-
 	t.Log("the QEMU of a virtual machine is killed")
 	lost := s.cluster("v").Status.Members[0]
 	s.onHost(lost.Node, func(h *host) { h.must("pkill -9 -x qemu-system-x86") })
-	s.until(nestedDeadline, lost.Name+" to be replaced", func() bool { return s.whole("v") && s.bootIDs("v")["v-0"] != boots["v-0"] })
+	s.until(nestedDeadline, lost.Name+" to be replaced", func() bool { return s.whole("v", 2) && s.bootIDs("v")["v-0"] != boots["v-0"] })
 	s.wantHeld(1, 1)
 	s.wantRanks("v")
 
 	t.Log("the power of a host is cut")
+	s.run("cluster", "scale", "v", "--size", "1")
+	lost = s.cluster("v").Status.Members[0]
 	must(t, s.dc.CutPower(lost.Node))
 	left := hosts[1-slices.Index(hosts, lost.Node)]
-	s.until(nestedDeadline, "both members to be on "+left, func() bool {
-		return s.whole("v") && !slices.ContainsFunc(s.cluster("v").Status.Members, func(m api.MemberStatus) bool { return m.Node != left })
-	})
-	s.wantHeldOn(left, 2)
-	s.wantRanks("v")
+	s.until(nestedDeadline, lost.Name+" to be on "+left, func() bool { return s.whole("v", 1) && s.cluster("v").Status.Members[0].Node == left })
+	s.wantHeldOn(left, 1)
 	s.run("cluster", "delete", "v", "--yes")
 	s.wantHeldOn(left, 0)
 
@@ -103,13 +109,11 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.wantAdapter(lost.Node)
 	all := []string{}
 	for n := range functions {
-		name := fmt.Sprintf("net%d", n)
-		s.run("network", "create", name, "--technology", "vlan")
-		all = append(all, "project/"+name)
+		all = append(all, fmt.Sprintf("project/net%d", n))
 	}
 	s.withFunctions("all", "container", 2, all...)
+	s.wantTalk("all", true)
 	s.wantHeld(functions, functions)
-	s.refused(adapter, "cluster", "create", "more", "--size", "1", "--cores", "1", "--memory", "256MiB", "--env", "debian-mpi", "--interface", "vf")
 	s.run("cluster", "delete", "all", "--yes")
 	s.wantHeld(0, 0)
 	s.run(append([]string{"node", "power", "off"}, hosts...)...)
@@ -119,11 +123,11 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	s.wantUntouched()
 }
 
-// withFunctions makes a cluster with a member on each host, whose ports on these networks are virtual functions; without networks, its own is. No host
-// has room for two members of a stack.
-func (s *site) withFunctions(name, stack string, cores int, networks ...string) {
+// withFunctions makes a cluster whose members' ports on these networks are virtual functions; without networks, those on its own are. A host has room
+// for one member.
+func (s *site) withFunctions(name, stack string, size int, networks ...string) {
 	s.t.Helper()
-	args := []string{"cluster", "create", name, "--stack", stack, "--size", "2", "--cores", strconv.Itoa(cores), "--memory", "512MiB", "--env", "debian-mpi", "--timeout", nestedDeadline.String()}
+	args := []string{"cluster", "create", name, "--stack", stack, "--size", strconv.Itoa(size), "--memory", "512MiB", "--env", "debian-mpi", "--timeout", nestedDeadline.String()}
 	for _, network := range networks {
 		args = append(args, "--network", network, "--interface", network+":vf")
 	}
@@ -132,10 +136,19 @@ func (s *site) withFunctions(name, stack string, cores int, networks ...string) 
 	}
 	begun := time.Now()
 	s.run(args...)
-	s.t.Logf("measured: %s, two members of stack %s with %d functions each, was ready after %.0f s", name, stack, max(1, len(networks)), time.Since(begun).Seconds())
-	if members := s.cluster(name).Status.Members; len(members) != 2 || members[0].Node == members[1].Node {
-		s.t.Fatalf("the members of %s are on %+v, want one on each host", name, members)
+	s.t.Logf("measured: %s, %d members of stack %s with %d functions each, was ready after %.0f s", name, size, stack, max(1, len(networks)), time.Since(begun).Seconds())
+}
+
+// wantNoRoomForEight checks that a member that needs eight functions is refused, since no adapter has more than seven.
+func (s *site) wantNoRoomForEight() {
+	s.t.Helper()
+	args := []string{"cluster", "create", "eight", "--memory", "256MiB", "--env", "debian-mpi", "--interface", "vf"}
+	for n := range functions {
+		name := fmt.Sprintf("net%d", n)
+		s.run("network", "create", name, "--technology", "vlan")
+		args = append(args, "--network", "project/"+name, "--interface", "project/"+name+":vf")
 	}
+	s.refused(adapter, args...)
 }
 
 // wantRanks checks that the two members of a cluster have one network interface, and that the ranks of an MPI job talk by it.
@@ -159,10 +172,10 @@ func (s *site) wantBoots(cluster string, want map[string]string) {
 	}
 }
 
-// whole reports whether a cluster of two members is as it should be.
-func (s *site) whole(cluster string) bool {
+// whole reports whether a cluster of so many members is as it should be.
+func (s *site) whole(cluster string, size int) bool {
 	c := s.cluster(cluster).Status
-	return c.Phase == api.ClusterReady && len(c.Members) == 2 && !slices.ContainsFunc(c.Members, func(m api.MemberStatus) bool { return m.Phase != api.MemberReady })
+	return c.Phase == api.ClusterReady && len(c.Members) == size && !slices.ContainsFunc(c.Members, func(m api.MemberStatus) bool { return m.Phase != api.MemberReady })
 }
 
 // wantAdapter waits until a node offers its adapter.
