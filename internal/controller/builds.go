@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -30,6 +31,7 @@ func (p *pass) builds(ctx context.Context) error {
 		}
 	}
 	slices.SortStableFunc(open, func(a, b *api.Build) int { return a.CreatedAt.Compare(b.CreatedAt) }) // the oldest is built first
+	p.recipes.keepOnly(open)
 	reported := p.cfg.Agents.Builds()
 	for _, b := range open {
 		next := lifecycle.PlanBuild(p.buildInput(b, busy, reported))
@@ -54,7 +56,7 @@ func (p *pass) builds(ctx context.Context) error {
 func (p *pass) buildInput(b *api.Build, busy map[string]string, reported map[string][]agentstream.BuildObserved) lifecycle.BuildInput {
 	in := lifecycle.BuildInput{Build: *b, Now: p.now}
 	if b.Phase == api.BuildPending {
-		in.Recipe, in.Builders = recipeOf(p.view, b), p.builders(busy)
+		in.Recipe, in.Builders = p.recipes.of(p.view, b), p.builders(busy)
 		return in
 	}
 	in.Trusted, in.Identity = p.view.Node(b.Node).TrustedBuilder(), p.view.Node(b.Node).IdentityID()
@@ -85,23 +87,55 @@ func (p *pass) builders(busy map[string]string) []lifecycle.Builder {
 	return all
 }
 
-// recipeOf looks up what the recipe of a build is built on, and whether there is its image already.
-func recipeOf(view *state.View, b *api.Build) lifecycle.BuildRecipe {
-	r, err := recipe.Parse([]byte(b.Recipe))
+// recipes are those of the builds that wait, by their texts. A build may wait through thousands of passes, and to read a recipe takes longer
+// than all the rest of a pass.
+type recipes map[string]readRecipe
+
+// readRecipe is a recipe, or what is wrong with it.
+type readRecipe struct {
+	*recipe.Recipe
+	err error
+}
+
+// read returns the recipe of a text. It must not be changed.
+func (r recipes) read(text string) (*recipe.Recipe, error) {
+	known, ok := r[text]
+	if !ok {
+		known.Recipe, known.err = recipe.Parse([]byte(text))
+		r[text] = known
+	}
+	return known.Recipe, known.err
+}
+
+// keepOnly forgets the recipes of builds that do not wait any more.
+func (r recipes) keepOnly(open []*api.Build) {
+	if len(r) == 0 {
+		return
+	}
+	waits := map[string]bool{}
+	for _, b := range open {
+		waits[b.Recipe] = waits[b.Recipe] || b.Phase == api.BuildPending
+	}
+	maps.DeleteFunc(r, func(text string, _ readRecipe) bool { return !waits[text] })
+}
+
+// of looks up what the recipe of a build is built on, and whether there is its image already.
+func (r recipes) of(view *state.View, b *api.Build) lifecycle.BuildRecipe {
+	read, err := r.read(b.Recipe)
 	if err != nil {
 		return lifecycle.BuildRecipe{Problem: err.Error()}
 	}
-	out := lifecycle.BuildRecipe{Bases: map[string]string{}, Local: r.Local()}
-	for _, name := range r.Needs() {
+	out := lifecycle.BuildRecipe{Bases: map[string]string{}, Local: read.Local()}
+	for _, name := range read.Needs() {
 		img := view.ImageOf(name)
 		if img == nil {
 			return lifecycle.BuildRecipe{Missing: name}
 		}
 		out.Bases[name] = img.Digest
 	}
-	digest := r.DigestOn(out.Bases)
+	digest := read.DigestOn(out.Bases)
 	for _, img := range view.Images {
-		if img.RecipeDigest == digest && img.Environment == r.Name {
+		if img.RecipeDigest == digest && img.Environment == read.Name {
 			out.Image = img
 		}
 	}

@@ -36,6 +36,27 @@ func TestABuildThatAnotherLeaderHasEndedIsNotStartedAgain(t *testing.T) {
 	}
 }
 
+func TestTheRecipesOfBuildsThatWaitAreReadOnce(t *testing.T) {
+	build := &api.Build{ID: "b1", Phase: api.BuildPending, Recipe: "name: e\nbase:\n  debian: bookworm\n"}
+	broken := &api.Build{ID: "b2", Phase: api.BuildPending, Recipe: "name: ["}
+	known := recipes{}
+	first, err := known.read(build.Recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := known.read(build.Recipe); again != first || err != nil {
+		t.Errorf("it is read twice: %p, then %p, %v", first, again, err)
+	}
+	if problem := known.of(&state.View{}, broken).Problem; problem == "" || known.of(&state.View{}, broken).Problem != problem {
+		t.Errorf("the broken recipe's problem is %q at first, then %q", problem, known.of(&state.View{}, broken).Problem)
+	}
+	started := *build
+	started.Phase = api.BuildRunning
+	if known.keepOnly([]*api.Build{&started, broken}); len(known) != 1 {
+		t.Errorf("%d recipes are kept, want that of the build that waits", len(known))
+	}
+}
+
 func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	text := "name: debian-slurm\nbase:\n  environment: debian-mpi\npackages: [slurmd]\nstacks: [container]\n"
 	r, err := recipe.Parse([]byte(text))
@@ -48,22 +69,22 @@ func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	}
 	names := []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: base.Digest}}
 	view := &state.View{Images: []*api.Image{base, built}, Environments: names}
-	build := &api.Build{Recipe: text}
-	if got := recipeOf(view, build); got.Problem != "" || got.Missing != "" || got.Local || got.Image != built || got.Bases["debian-mpi"] != base.Digest {
+	build, waiting := &api.Build{Recipe: text}, recipes{}
+	if got := waiting.of(view, build); got.Problem != "" || got.Missing != "" || got.Local || got.Image != built || got.Bases["debian-mpi"] != base.Digest {
 		t.Errorf("got %+v, want the image %s on %s", got, built.Digest, base.Digest)
 	}
 	other := &api.Image{Digest: "sha256:" + strings.Repeat("a", 64), Environment: "debian-mpi"}
 	view = &state.View{Images: []*api.Image{other, base, built}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: other.Digest}}}
-	if got := recipeOf(view, build).Image; got != nil {
+	if got := waiting.of(view, build).Image; got != nil {
 		t.Errorf("the image %s on the former base is reused", got.Digest)
 	}
-	if got := recipeOf(&state.View{}, build); got.Missing != "debian-mpi" {
+	if got := waiting.of(&state.View{}, build); got.Missing != "debian-mpi" {
 		t.Errorf("without its base %q is missing, want debian-mpi", got.Missing)
 	}
-	if got := recipeOf(view, &api.Build{Recipe: text + "files: [{source: motd, path: /etc/motd}]\n"}); !got.Local || got.Problem != "" {
+	if got := waiting.of(view, &api.Build{Recipe: text + "files: [{source: motd, path: /etc/motd}]\n"}); !got.Local || got.Problem != "" {
 		t.Errorf("a recipe with a file of the builder node: %+v, want it local", got)
 	}
-	if got := recipeOf(view, &api.Build{Recipe: "name: ["}); got.Problem == "" {
+	if got := waiting.of(view, &api.Build{Recipe: "name: ["}); got.Problem == "" {
 		t.Error("a recipe that can't be read has no problem")
 	}
 }

@@ -153,6 +153,7 @@ type leader struct {
 	starts    map[string]time.Time // of runs that are heard to run, until that is stored
 	// remembered is what tellMachines need not work out again.
 	remembered remembered
+	recipes    recipes
 	// readBack is signalled when a fabric was read back otherwise than before. fabricsTold: each was told its networks under this leadership.
 	readBack    chan struct{}
 	fabricsTold bool
@@ -169,7 +170,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
 		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers, Fabrics: cfg.Fabrics},
-		resting: map[string]resting{}, endings: map[string]ending{}, starts: map[string]time.Time{}, committed: leadership.Term(), remembered: newRemembered(),
+		resting: map[string]resting{}, endings: map[string]ending{}, starts: map[string]time.Time{}, committed: leadership.Term(), remembered: newRemembered(), recipes: recipes{},
 		readBack: make(chan struct{}, 1), alarms: map[string]map[string]api.Event{},
 	}
 }

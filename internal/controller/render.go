@@ -32,10 +32,18 @@ type rendered struct {
 	// own are the files that only one member has, by assignment ID; they hold while basis is the same.
 	own   map[string]ownFiles
 	basis string
+	// authorities are those of its members' keys, which never change; nil without members. To derive them takes longer than the rest.
+	authorities *authorities
 	// goodUntil is when they are to be rendered again though nothing else has changed; zero without members.
 	goodUntil time.Time
 	// ports are those of its members that are on fabrics.
 	ports []fabricPort
+}
+
+// authorities certify the members of one cluster.
+type authorities struct {
+	ssh          *sshca.Authority
+	certificates *membercert.Authority
 }
 
 // fabricPort is a port of a network that a fabric is to have, network being its number there, and the node that it is of.
@@ -243,7 +251,13 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 	if len(held) == 0 {
 		return nil
 	}
-	renderer, err := d.renderer(view, c, held)
+	var err error
+	if next.authorities = before.authorities; next.authorities == nil {
+		if next.authorities, err = d.authorities(&c.Intent); err != nil {
+			return err
+		}
+	}
+	renderer, err := d.renderer(view, c, held, next.authorities)
 	if err != nil {
 		return err
 	}
@@ -346,22 +360,24 @@ func userDataOf(spec api.ClusterSpec) map[string]string {
 	return data
 }
 
-func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment) (*contextualization.Renderer, error) {
-	secret := d.secrets.At(c.Intent.CreatedAt)
-	authority, err := sshca.New(secret, c.UID(), c.Intent.CreatedAt)
+// authorities derives the authorities of a cluster.
+func (d *desiredStates) authorities(c *api.ClusterIntent) (*authorities, error) {
+	secret := d.secrets.At(c.CreatedAt)
+	ssh, err := sshca.New(secret, c.UID, c.CreatedAt)
 	if err != nil {
 		return nil, err
 	}
-	certificates, err := membercert.New(secret, c.UID())
-	if err != nil {
-		return nil, err
-	}
+	certificates, err := membercert.New(secret, c.UID)
+	return &authorities{ssh, certificates}, err
+}
+
+func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment, by *authorities) (*contextualization.Renderer, error) {
 	own := view.Network(c.UID())
 	if own == nil {
 		return nil, fmt.Errorf("its network %s is not stored", c.UID())
 	}
 	return contextualization.New(contextualization.Cluster{
-		Name: c.Name(), Authority: authority, Certificates: certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
+		Name: c.Name(), Authority: by.ssh, Certificates: by.certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c), Records: recordsOf(view, c),
 	})
 }
