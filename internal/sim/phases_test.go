@@ -169,6 +169,9 @@ func (w *world) noteGone(view *state.View) {
 
 // compare checks every change between two looks.
 func (w *world) compare(before, now memberLog) {
+	if maps.Equal(before.assignments, now.assignments) && maps.Equal(before.names, now.names) {
+		return
+	}
 	see := func(of string, from, to api.MemberPhase) {
 		if from == "" && to != api.MemberSpare && to != api.MemberWaiting && to != api.MemberAssigned {
 			// Its node has reported on it between two looks.
