@@ -306,8 +306,8 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "an image is reused on the same bases only",
 		File:    "internal/controller/builds.go",
-		Find:    "if img.RecipeDigest == digest && img.Environment == r.Name {",
-		Replace: "if digest != \"\" && img.Environment == r.Name {",
+		Find:    "if img.RecipeDigest == digest && img.Environment == read.Name {",
+		Replace: "if digest != \"\" && img.Environment == read.Name {",
 		Test:    "./internal/controller TestABuildIsReusedOnTheSameBasesOnly",
 	},
 	{

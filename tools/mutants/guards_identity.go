@@ -145,7 +145,7 @@ var identityGuards = []Mutant{
 	{
 		Guard:   "a cluster's keys stay those of the secret of its time",
 		File:    "internal/controller/render.go",
-		Find:    `d.secrets.At(c.Intent.CreatedAt)`,
+		Find:    `d.secrets.At(c.CreatedAt)`,
 		Replace: `d.secrets.Newest()`,
 		Test:    "./internal/server TestASiteGetsNewKeysWithoutStoppingItsClusters",
 	},
