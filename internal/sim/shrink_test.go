@@ -17,6 +17,7 @@ func shrink(t *testing.T, cfg Config, failed *Violation) *Violation {
 	for smaller := true; smaller; {
 		smaller = s.shorten() || s.fewerLives() || s.fewerNodes() || s.fewerBoxes() || s.fewerKinds()
 	}
+	t.Logf("made smaller in %d runs", s.runs)
 	return s.best
 }
 
@@ -76,13 +77,30 @@ func (s *shrinker) fewerBoxes() bool {
 }
 
 func (s *shrinker) fewerKinds() bool {
-	smaller := false
+	var has []Kind
 	for k := range kinds {
-		next := s.best.Settings
-		next.Kinds = next.Kinds.Without(k)
-		smaller = s.try(next) || smaller
+		if s.best.Settings.Kinds.Has(k) {
+			has = append(has, k)
+		}
 	}
-	return smaller
+	return s.without(has)
+}
+
+// without leaves these kinds out: all at once, and else as many of either half as it can. Few kinds have a part in a failure.
+func (s *shrinker) without(some []Kind) bool {
+	if len(some) == 0 {
+		return false
+	}
+	next := s.best.Settings
+	next.Kinds = next.Kinds.Without(some...)
+	if s.try(next) {
+		return true
+	}
+	if len(some) == 1 {
+		return false
+	}
+	one, other := s.without(some[:len(some)/2]), s.without(some[len(some)/2:])
+	return one || other
 }
 
 // shorten lets it become calm soon after, or long before, the failure.
