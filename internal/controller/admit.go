@@ -102,6 +102,8 @@ const front = 32
 type wait struct {
 	need     lifecycle.Need
 	decision admission.Decision
+	// numbers: it was admitted, and lacks a number, or its fabric does not admit it.
+	numbers bool
 }
 
 // answers gathers decisions by cluster, in the order in which they were made.
@@ -202,7 +204,7 @@ func (p *pass) answer(a *answer, numbers *placement.Numbers) (decision.Change, e
 	for _, w := range a.waits {
 		ops = append(ops, lifecycle.PlanRefused(c.Record, lifecycle.Answer{
 			Kind: w.need.Kind, Members: w.need.Members, Refuse: w.decision.Verdict == admission.Refuse, Undecided: w.decision.Undecided || p.justStarted(c),
-			Far: w.decision.Position > front, Constraint: w.decision.Constraint, Reason: w.decision.Reason,
+			Far: w.decision.Position > front, Constraint: w.decision.Constraint, Reason: w.decision.Reason, Numbers: w.numbers,
 		}, p.now)...)
 	}
 	change, err := decision.Apply(c.Decision(), ops, p.now)
@@ -230,7 +232,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 		return decision.Change{}, err
 	}
 	if err != nil {
-		return p.unplaced(a, "networks", err, numbers)
+		return p.unplaced(a, err, numbers)
 	}
 	base.Beside = at.Beside
 	var ops []lifecycle.ClusterOperation
@@ -244,7 +246,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 			return decision.Change{}, err
 		}
 		if err := p.admits(assignments, at.Networks); err != nil {
-			return p.unplaced(a, err.Error(), err, numbers)
+			return p.unplaced(a, err, numbers)
 		}
 		pinImages(p.view, c, assignments)
 		at.Held = append(at.Held, assignments...)
@@ -258,14 +260,14 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 }
 
 // unplaced takes the places of one cluster back that it can't have, and has it wait or be refused with the reason.
-func (p *pass) unplaced(a *answer, constraint string, why error, numbers *placement.Numbers) (decision.Change, error) {
+func (p *pass) unplaced(a *answer, why error, numbers *placement.Numbers) (decision.Change, error) {
 	verdict := admission.Refuse
 	if a.cluster.Intent.Spec.Queue {
 		verdict = admission.Wait
 	}
 	for _, place := range a.places {
 		a.waits = append(a.waits, wait{
-			need: place.need, decision: admission.Decision{Verdict: verdict, Constraint: constraint, Reason: why.Error()},
+			need: place.need, decision: admission.Decision{Verdict: verdict, Constraint: "networks", Reason: why.Error()}, numbers: true,
 		})
 	}
 	a.places = nil

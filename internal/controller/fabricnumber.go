@@ -32,7 +32,7 @@ func (p *pass) giveFabricNumber(n *api.Network, want onFabric) (err error) {
 }
 
 // errLater: whether a fabric could have a network can't be known now.
-var errLater = errors.New("it is not known yet")
+var errLater = errors.New("its fabric can't be asked now")
 
 // givePKey gives a network on InfiniBand its cell and its partition key. Keys that the fabric can't have, such as the operator's, are passed over. It
 // returns errLater when that can't be known now.

@@ -145,6 +145,35 @@ func TestANetworkGetsNoPartitionKeyOfTheOperators(t *testing.T) {
 	}
 }
 
+// waits checks that a cluster is queued although nodes have room for it, and told why.
+func (w *wired) waits(name, why string) {
+	w.t.Helper()
+	view := w.passes(name+" waits", func(v *state.View) bool { return v.Cluster(name).Record != nil })
+	if r := view.Cluster(name).Record; r.Phase != api.ClusterQueued || r.Message != "nodes have room, but "+why {
+		w.t.Errorf("%s is %s: %q; want it queued, told %q", name, r.Phase, r.Message, why)
+	}
+}
+
+func TestAQueuedClusterIsToldWhyItsNetworkHasNoKeyAndGetsItsPlaceOnceThatHasOne(t *testing.T) {
+	w := newPartitioned(t)
+	w.executor.Fail("Check", errors.New("the operator's file can't be read"))
+	w.askFor("c", api.ClusterSpec{Queue: true}, func(g *api.Group) {
+		g.Networks = []api.GroupNetwork{{Name: "project/ib", Interface: api.InterfaceVF}}
+	})
+	w.waits("c", "network project/ib has no partition key yet: its fabric can't be asked now: fabric ib0: the operator's file can't be read")
+	w.executor.Fail("Check", nil)
+	w.passes("placed", func(v *state.View) bool { return v.Cluster("c").Record.PlacedAt != nil })
+}
+
+func TestAQueuedClusterIsToldThatNoVLANIsFree(t *testing.T) {
+	w := newPartitioned(t)
+	onVLAN := func(g *api.Group) { g.Interface = api.InterfaceVF }
+	w.askFor("first", api.ClusterSpec{Technology: api.TechnologyVLAN}, onVLAN)
+	w.passes("placed", func(v *state.View) bool { r := v.Cluster("first").Record; return r != nil && r.PlacedAt != nil })
+	w.askFor("second", api.ClusterSpec{Technology: api.TechnologyVLAN, Queue: true}, onVLAN)
+	w.waits("second", "all VLANs of the site's pool (100-100) are in use: delete a network, or a cluster, on one")
+}
+
 func TestASavedMembersFunctionIsFreeAndItGoesOnWithWhatIsFreeThen(t *testing.T) {
 	w := newPartitioned(t)
 	w.askOn(api.StackVM, "first")

@@ -35,6 +35,7 @@ func (p *pass) newNetworks(ctx context.Context) error {
 		}
 		n, err := p.newNetwork(in)
 		if err != nil {
+			p.later[in.UID] = err
 			p.soonerRaw(p.cfg.Now().Add(laterPause))
 			p.log.DebugContext(ctx, "a network waits", "network", in.Name, "error", err)
 			continue
@@ -198,6 +199,8 @@ func (p *pass) namedNetworks(c *state.Cluster) ([]api.NetworkRef, error) {
 		}
 		n := p.view.Network(in.UID)
 		switch {
+		case n == nil && p.later[in.UID] != nil && c.Intent.Spec.Queue:
+			return nil, fmt.Errorf("network %s has no partition key yet: %w", name, p.later[in.UID])
 		case n == nil:
 			return nil, fmt.Errorf("network %s has no numbers yet: %w", name, store.ErrConflict)
 		case n.Refused != "":

@@ -31,6 +31,8 @@ type pass struct {
 	lost bool
 	// taken are the numbers that are handed out once, with what this pass gave out; nil until they are needed.
 	taken *placement.Numbers
+	// later are the reasons why networks of projects have no numbers yet, by UID.
+	later map[string]error
 	// given are the assignments that this pass gave addresses on networks of projects, by the networks' UIDs.
 	given map[string][]api.Assignment
 }
@@ -41,7 +43,7 @@ func (l *leader) newPass(view *state.View) *pass {
 	now := l.clock.at(raw)
 	site := situation.Observe(view, l.cfg.Agents, l.cfg.Fabrics, now, raw, l.since, l.cfg.Deadlines)
 	site.Encrypted = l.cfg.EncryptUnderlay
-	return &pass{leader: l, view: view, now: now, raw: raw, Site: site}
+	return &pass{leader: l, view: view, now: now, raw: raw, Site: site, later: map[string]error{}}
 }
 
 // clusters plans every cluster and makes the plans true. What they need room for is gathered for admission.

@@ -85,7 +85,13 @@ type Answer struct {
 	Far bool
 	// Constraint is what binds, a fixed word; Reason says it for people.
 	Constraint, Reason string
+	// Numbers: nodes have room, and what the site hands out once binds, or a fabric that can't be asked. Admission does not see that, so 'explain'
+	// has nothing to add, and Reason is stored.
+	Numbers bool
 }
+
+// beyondRoom begins the message of a cluster that waits for something else than room.
+const beyondRoom = "nodes have room, but "
 
 // undecidedPause is the pause before it is asked again what was not decided.
 const undecidedPause = time.Second
@@ -95,7 +101,11 @@ const undecidedPause = time.Second
 // their cluster's phase tells of them already.
 func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOperation {
 	if a.Kind == NeedRestore && record != nil && !a.Far && !a.Undecided {
-		if message := fmt.Sprintf("waits for room where its members are saved (%s)", a.Constraint); message != record.Message {
+		message := fmt.Sprintf("waits for room where its members are saved (%s)", a.Constraint)
+		if a.Numbers {
+			message = beyondRoom + a.Reason
+		}
+		if message != record.Message {
 			return []ClusterOperation{SetPhase{To: record.Phase, Message: message}}
 		}
 		return nil
@@ -112,6 +122,9 @@ func PlanRefused(record *api.ClusterRecord, a Answer, now time.Time) []ClusterOp
 	}
 	// Figures, times and the names of others change with every look: what is stored must stay true, the event is of its moment.
 	message := fmt.Sprintf("waits for room (%s); 'explain' shows what it waits for", a.Constraint)
+	if a.Numbers {
+		message = beyondRoom + a.Reason
+	}
 	switch {
 	case a.Undecided:
 		return []ClusterOperation{WakeAt{Time: now.Add(undecidedPause)}}

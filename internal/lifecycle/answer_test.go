@@ -91,6 +91,21 @@ func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
 			[]string{"SetPhase queued: waits for room (quota); 'explain' shows what it waits for"},
 		},
 		{
+			"what waits for a number of the site has the reason stored, which 'explain' does not know", queued,
+			Answer{Kind: NeedCreate, Constraint: "networks", Reason: "all VLANs are in use", Numbers: true},
+			[]string{"SetPhase queued: nodes have room, but all VLANs are in use"},
+		},
+		{
+			"the same reason is no news", &api.ClusterRecord{Phase: api.ClusterQueued, Message: "nodes have room, but all VLANs are in use"},
+			Answer{Kind: NeedCreate, Constraint: "networks", Reason: "all VLANs are in use", Numbers: true},
+			[]string{},
+		},
+		{
+			"a saved cluster that waits for a number is told the reason", &api.ClusterRecord{Phase: api.ClusterRestoring, Message: "restoring"},
+			Answer{Kind: NeedRestore, Constraint: "networks", Reason: "fabric ib0: no answer", Numbers: true},
+			[]string{"SetPhase restoring: nodes have room, but fabric ib0: no answer"},
+		},
+		{
 			"nothing is decided while nodes are not heard of", nil,
 			Answer{Kind: NeedCreate, Refuse: true, Undecided: true, Constraint: "down", Reason: "x"},
 			[]string{"WakeAt 1s"},

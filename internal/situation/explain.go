@@ -179,7 +179,11 @@ func explain(c *state.Cluster, e api.Explanation, now time.Time) string {
 	case api.ClusterPending:
 		text = append(text, "It was just created; the leader has not decided yet.")
 	case api.ClusterQueued:
-		text = append(text, "It waits in the queue.")
+		if waits := "It waits in the queue"; len(e.Waiting) == 0 && message != "" { // nodes have room for it: what else binds, the leader has noted
+			text = append(text, sentence(waits+": "+message))
+		} else {
+			text = append(text, sentence(waits))
+		}
 	case api.ClusterReady:
 		text = append(text, "It is ready.")
 	default:

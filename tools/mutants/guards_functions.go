@@ -156,4 +156,18 @@ var functionGuards = []Mutant{
 		Replace: "port.GUID, port.At, port.Limited = guid, guid, on.Limited",
 		Test:    simulated,
 	},
+	{
+		Guard:   "a queued cluster is told why its network has no partition key",
+		File:    "internal/controller/networks.go",
+		Find:    "case n == nil && p.later[in.UID] != nil && c.Intent.Spec.Queue:",
+		Replace: "case n == nil && p.later[in.UID] != nil && c.Name() == \"\":",
+		Test:    "./internal/controller TestAQueuedClusterIsToldWhyItsNetworkHasNoKeyAndGetsItsPlaceOnceThatHasOne",
+	},
+	{
+		Guard:   "a queued cluster that nodes have room for is told what else binds",
+		File:    "internal/controller/admit.go",
+		Find:    "Reason: why.Error()}, numbers: true,",
+		Replace: "Reason: why.Error()}, numbers: false,",
+		Test:    "./internal/controller TestAQueuedClusterIsToldThatNoVLANIsFree",
+	},
 }
