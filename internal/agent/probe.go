@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
@@ -14,11 +15,14 @@ func (a *Agent) probe(ctx context.Context) {
 		return
 	}
 	a.probing = true
-	applied := a.networks.count
+	applied, drivers := a.networks.count, maps.Clone(a.drivers)
 	go func() {
 		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
 		defer cancel()
 		wrong, err := a.cfg.Fabric.Probe(bounded)
+		if err == nil {
+			wrong = a.withPortless(bounded, drivers, wrong)
+		}
 		a.post(ctx, func() {
 			a.probing = false
 			if err != nil {
@@ -40,6 +44,24 @@ func (a *Agent) probe(ctx context.Context) {
 			}
 		})
 	}()
+}
+
+// withPortless adds to what is wrong with members' ports on the host what their drivers miss in the members.
+func (a *Agent) withPortless(ctx context.Context, drivers map[api.Stack]driver.Driver, onHost map[string]string) map[string]string {
+	wrong := map[string]string{}
+	for stack, d := range drivers {
+		examiner, ok := d.(driver.PortExaminer)
+		if !ok {
+			continue
+		}
+		portless, err := examiner.Portless(ctx)
+		if err != nil {
+			a.cfg.Log.WarnContext(ctx, "the ports in members can't be inspected", "stack", stack, "error", err)
+		}
+		maps.Copy(wrong, portless)
+	}
+	maps.Copy(wrong, onHost)
+	return wrong
 }
 
 // examine asks the drivers which running members hang. A member that hangs stays so, and can't be used: it is replaced.

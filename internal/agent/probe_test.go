@@ -85,6 +85,23 @@ func TestAPortThatIsGoneIsMadeAgainAndAMemberIsUnhealthyWhileItCannotBe(t *testi
 	}
 }
 
+func TestAMemberThatLacksItsFunctionGetsItAndIsUnhealthyWhileItCannot(t *testing.T) {
+	a, m, _, host := attached(t)
+	a.drivers = map[api.Stack]driver.Driver{api.StackVM: m.driver}
+	host.Script(m.id, fake.Behaviour{Portless: "its virtual machine has 0 of its 1 functions", FailMends: 1})
+	probed(t, a, m)
+	if got := a.input(m, nil, time.Now()).Unhealthy; !strings.Contains(got, "has 0 of its 1 functions, and the repair failed") {
+		t.Errorf("while it can't be plugged in: unhealthy is %q", got)
+	}
+	if probed(t, a, m); a.input(m, nil, time.Now()).Unhealthy != "" {
+		t.Errorf("once it was plugged in: unhealthy is %q", m.cut)
+	}
+	before := len(host.Calls())
+	if probed(t, a, m); len(host.Calls()) != before {
+		t.Errorf("a member with its function is mended again: %v", host.Calls()[before:])
+	}
+}
+
 func TestAFrozenMembersPortIsNotJudged(t *testing.T) {
 	a, m, ports, host := attached(t)
 	m.state = driver.StatePaused

@@ -169,6 +169,13 @@ type Mender interface {
 	Mend(ctx context.Context, id string) error
 }
 
+// PortExaminer is the ability to see that a running member lacks a port where the host has all of it: in the member itself. What it finds is
+// repaired by Mend.
+type PortExaminer interface {
+	// Portless returns the running members that lack ports, by ID, with what each lacks.
+	Portless(ctx context.Context) (map[string]string, error)
+}
+
 // MemoryAccountant is the ability to report that a running member ran out of the memory that it may use.
 type MemoryAccountant interface {
 	// OutOfMemory returns how many processes of the member the kernel has ended for want of memory since the member was started.

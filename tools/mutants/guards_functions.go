@@ -170,4 +170,18 @@ var functionGuards = []Mutant{
 		Replace: "Reason: why.Error()}, numbers: false,",
 		Test:    "./internal/controller TestAQueuedClusterIsToldThatNoVLANIsFree",
 	},
+	{
+		Guard:   "a member whose machine lacks its function is repaired",
+		File:    "internal/agent/probe.go",
+		Find:    "maps.Copy(wrong, portless)",
+		Replace: "maps.Copy(portless, wrong)",
+		Test:    "./internal/agent TestAMemberThatLacksItsFunctionGetsItAndIsUnhealthyWhileItCannot",
+	},
+	{
+		Guard:   "a machine that lacks a function is found",
+		File:    "internal/driver/vm/plug.go",
+		Find:    "len(has) < want {",
+		Replace: "len(has) > want {",
+		Test:    "./internal/driver/vm TestAMachineThatLacksAFunctionIsFound",
+	},
 }

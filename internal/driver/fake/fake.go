@@ -34,6 +34,8 @@ type Behaviour struct {
 	// FailCleans, FailPauses, FailMends and so on are how many of these calls fail before one succeeds.
 	FailCleans, FailPauses, FailMends                int
 	FailSaves, FailRestores, FailSends, FailReceives int
+	// Portless is what Portless says of the running member, until it was mended.
+	Portless string
 	// FailLetGo is how often a saved member does not let its functions of adapters go.
 	FailLetGo                                      int
 	FailSnapshots, FailVerifications, FailLayDowns int
@@ -439,7 +441,11 @@ func (h *Host) mend(id string) (driver.Member, error) {
 	if m == nil || m.state != driver.StateRunning {
 		return driver.Member{}, fmt.Errorf("repairing member %q: %w", id, driver.ErrNotFound)
 	}
-	return m.config, scripted("mending", id, &h.behaviour(id).FailMends)
+	if err := scripted("mending", id, &h.behaviour(id).FailMends); err != nil {
+		return m.config, err
+	}
+	h.behaviour(id).Portless = ""
+	return m.config, nil
 }
 
 // Dial connects to what Host.Listen made a member serve.

@@ -46,3 +46,16 @@ func (d *Driver) Hung(context.Context) (map[string]string, error) {
 	}
 	return hung, nil
 }
+
+// Portless returns what was scripted; it implements driver.PortExaminer.
+func (d *Driver) Portless(context.Context) (map[string]string, error) {
+	d.host.mu.Lock()
+	defer d.host.mu.Unlock()
+	portless := map[string]string{}
+	for id, m := range d.host.members {
+		if what := d.host.behaviour(id).Portless; what != "" && m.state == driver.StateRunning {
+			portless[id] = what
+		}
+	}
+	return portless, nil
+}

@@ -53,6 +53,20 @@ func TestAMachineIsTheSameWithAFunctionAndWithout(t *testing.T) {
 	}
 }
 
+func TestAMachineThatLacksAFunctionIsFound(t *testing.T) {
+	m := goldenMember()
+	if got := lacking(&m.Assignment, nil); got != "" {
+		t.Errorf("a machine whose ports are no functions lacks %q", got)
+	}
+	onFunctions(&m)
+	if got := lacking(&m.Assignment, []hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}}); got != "" {
+		t.Errorf("a machine with its function lacks %q", got)
+	}
+	if got, want := lacking(&m.Assignment, nil), "its virtual machine has 0 of its 1 functions of adapters"; got != want {
+		t.Errorf("without its function: got %q, want %q", got, want)
+	}
+}
+
 func TestAFunctionSurvivesWhatItsKindAndItsNetworkLet(t *testing.T) {
 	for _, c := range []struct {
 		kind       api.PortKind

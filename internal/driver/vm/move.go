@@ -330,12 +330,21 @@ func (d *Driver) takeBack(ctx context.Context, id string) error {
 	defer done()
 	switch {
 	case seen.alive(): // a crash may have come between the two steps below
-		return errors.Join(d.goOn(ctx, host, id), d.plugAgain(ctx, host, *seen.member))
+		return d.takenBack(ctx, host, *seen.member)
 	case seen.state != driver.StateHandedOver:
 		return fmt.Errorf("it is %s, not %s", seen.state, driver.StateHandedOver)
 	}
 	if err := errors.Join(os.Remove(d.path(id, fileHanded)), durablefile.SyncDir(d.dir(id))); err != nil {
 		return err
 	}
-	return errors.Join(d.goOn(ctx, host, id), d.plugAgain(ctx, host, *seen.member))
+	return d.takenBack(ctx, host, *seen.member)
+}
+
+// takenBack lets a member go on that is this host's again.
+func (d *Driver) takenBack(ctx context.Context, host *daemon, m driver.Member) error {
+	if err := d.goOn(ctx, host, m.Assignment.ID); err != nil {
+		return err
+	}
+	d.plugOrLater(ctx, host, m)
+	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/digitalocean/go-libvirt"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
@@ -96,6 +97,61 @@ func (d *Driver) plugAgain(ctx context.Context, host *daemon, m driver.Member) e
 		return fmt.Errorf("it runs without its function: %w", err)
 	}
 	return nil
+}
+
+// plugOrLater is plugAgain into a machine that is this host's, whatever happens. What can't be plugged in now is by Mend.
+func (d *Driver) plugOrLater(ctx context.Context, host *daemon, m driver.Member) {
+	if err := d.plugAgain(ctx, host, m); err != nil {
+		d.log.WarnContext(ctx, "a function is not plugged in yet; it is tried again", "member", m.Assignment.ID, "error", err)
+	}
+}
+
+// Portless returns the running members that have functions of adapters, and whose machines lack one; it implements driver.PortExaminer. That is so
+// after a move or a failed save when the function could not be plugged in.
+func (d *Driver) Portless(ctx context.Context) (map[string]string, error) {
+	ids, err := d.members()
+	if err != nil {
+		return nil, err
+	}
+	portless := map[string]string{}
+	for _, id := range ids {
+		r, err := d.recall(id)
+		if err != nil || r.Foreign != nil || len(passedThrough(&r.Member.Assignment)) == 0 {
+			continue // one without a record is debris, and the disk of another system stays where its functions are
+		}
+		what, err := d.portless(ctx, &r.Member)
+		if err != nil {
+			return nil, fmt.Errorf("looking for the functions of member %q: %w", id, err)
+		}
+		if what != "" {
+			portless[id] = what
+		}
+	}
+	return portless, nil
+}
+
+func (d *Driver) portless(ctx context.Context, m *driver.Member) (string, error) {
+	host, seen, done, err := d.meet(ctx, m.Assignment.ID)
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	if seen.state != driver.StateRunning {
+		return "", nil
+	}
+	has, err := pluggedIn(ctx, host, m.Assignment.ID)
+	if libvirt.IsNotFound(err) { // it has ended meanwhile
+		return "", nil
+	}
+	return lacking(&m.Assignment, has), err
+}
+
+// lacking says which functions of an assignment its machine lacks, "" for none. libvirt does not tell whose a device is, and no machine has others.
+func lacking(a *api.Assignment, has []hostDevice) string {
+	if want := len(passedThrough(a)); len(has) < want {
+		return fmt.Sprintf("its virtual machine has %d of its %d functions of adapters", len(has), want)
+	}
+	return ""
 }
 
 // pluggedIn returns the functions that a machine has, as libvirt tells.

@@ -232,7 +232,11 @@ func (d *Driver) restore(ctx context.Context, m driver.Member, from string) erro
 	case err != nil:
 		return err
 	case seen.alive(): // one that was killed may have had no time to let it go on
-		return errors.Join(d.goOn(ctx, host, m.Assignment.ID), d.plugAgain(ctx, host, m))
+		if err := d.goOn(ctx, host, m.Assignment.ID); err != nil {
+			return err
+		}
+		d.plugOrLater(ctx, host, m)
+		return nil
 	}
 	s, err := d.savedHere(ctx, host, from)
 	if err != nil {

@@ -168,7 +168,8 @@ func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error
 	return d.guest(id).client.Dial(ctx, port)
 }
 
-// Mend makes ports anew whose device is there and off its bridge. One whose device is gone can't be: QEMU has the one that was removed.
+// Mend makes ports anew whose device is there and off its bridge, and plugs in functions that the machine lacks. A port whose device is gone can't be
+// made: QEMU has the one that was removed.
 func (d *Driver) Mend(ctx context.Context, id string) error {
 	if err := d.mend(ctx, id); err != nil {
 		return fmt.Errorf("repairing the port of member %q: %w", id, err)
@@ -177,12 +178,19 @@ func (d *Driver) Mend(ctx context.Context, id string) error {
 }
 
 func (d *Driver) mend(ctx context.Context, id string) error {
-	seen, err := d.running(ctx, id)
+	if !d.has(id) {
+		return driver.ErrNotFound
+	}
+	host, seen, done, err := d.meet(ctx, id)
 	if err != nil {
 		return err
 	}
-	if seen.state == driver.StatePaused {
-		return fmt.Errorf("the member is paused")
+	defer done()
+	switch {
+	case seen.state == driver.StateAbsent:
+		return driver.ErrNotFound
+	case seen.state != driver.StateRunning:
+		return fmt.Errorf("%w: it is %s", errNotRunning, seen.state)
 	}
 	r, err := d.recall(id)
 	if err != nil {
@@ -194,6 +202,11 @@ func (d *Driver) mend(ctx context.Context, id string) error {
 	}
 	if err := d.attach(ctx, *seen.member, queues); err != nil {
 		return err
+	}
+	if r.Foreign == nil {
+		if err := d.plugAgain(ctx, host, *seen.member); err != nil {
+			return err
+		}
 	}
 	return d.usesPorts(*seen.member)
 }

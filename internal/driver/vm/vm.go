@@ -221,6 +221,7 @@ var (
 	_ driver.Pauser           = (*Driver)(nil)
 	_ driver.Dialer           = (*Driver)(nil)
 	_ driver.Mender           = (*Driver)(nil)
+	_ driver.PortExaminer     = (*Driver)(nil)
 	_ driver.MemoryAccountant = (*Driver)(nil)
 	_ driver.Examiner         = (*Driver)(nil)
 	_ driver.SlowStarter      = (*Driver)(nil)
