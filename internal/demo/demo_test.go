@@ -75,7 +75,7 @@ func TestOnFewCoresMembersAreMeasuredOnASiteWhereTheyHaveCoresOfTheirOwn(t *test
 			t.Errorf("%d CPUs: got %v, want %s", cpus, got, want)
 		}
 	}
-	s := &site{}
+	s := &site{canned: true}
 	out, _, err := visitSite(t, s, 2)
 	if err != nil || len(s.sites) != 2 || s.stopped != 2 || s.sites[0].Nodes != 1 || s.sites[1].Nodes != 2 {
 		t.Fatalf("sites %+v, %d stopped, %v\n%s", s.sites, s.stopped, err, out)
@@ -105,6 +105,7 @@ func TestWhateverFailsTheClusterIsDeletedAndTheSiteStopped(t *testing.T) {
 		"the cluster fails":                {&site{phase: api.ClusterFailed}, "because of a test"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.site.canned = true
 			out, _, err := visitSite(t, c.site, 4)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want an error that says %q\n%s", err, c.says, out)
@@ -317,7 +318,7 @@ func TestMembersThatShareMemoryAreComparedThroughItAndOverTCP(t *testing.T) {
 }
 
 func TestAThoroughDemoSolvesOneLargeProblemInFewerPairs(t *testing.T) {
-	s := &site{}
+	s := &site{canned: true}
 	out, _, err := visitWith(t, s, Options{Demo: config.Demo{Pairs: 2, Thorough: true}, cpus: 4})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -330,7 +331,7 @@ func TestAThoroughDemoSolvesOneLargeProblemInFewerPairs(t *testing.T) {
 	}
 	// A trial that took four times as long as its work, as on a busy machine, is corrected by the problem tried next.
 	t.Setenv("FAKE_HPL_SLOW", "0.25")
-	s = &site{}
+	s = &site{canned: true}
 	if out, _, err = visitWith(t, s, Options{Demo: config.Demo{Pairs: 2, Thorough: true}, cpus: 4}); err != nil || !strings.Contains(out, "it was solved in 7.0 s") ||
 		!strings.Contains(out, "trying HPL of order 14") || strings.Contains(out, "HPL of order 8880, solved") {
 		t.Errorf("a problem that was solved too soon was measured: %v\n%s", err, out)

@@ -29,6 +29,8 @@ type site struct {
 	// What goes wrong: HPL's solution on the cluster, the cluster after a member was killed, the refusal of members for a drained node,
 	// the sums of the usage report, members of one node.
 	wrongHPL, doesNotHeal, takesDrained, doesNotAddUp, spreads bool
+	// canned: the host's mpirun and mpicc are scripts with canned output, for tours that are not about what the host really does.
+	canned bool
 	// shares is what MPI says of members that exchange messages through shared memory; empty: they do not.
 	shares string
 
@@ -177,12 +179,9 @@ func (s *site) JobLog(_ context.Context, id string, _ int64, _ bool, w io.Writer
 	}
 	switch filepath.Base(s.jobs[id].Command[0]) {
 	case "stream":
-		text = carried + `{"program":"stream","ranks":2,"words":524288,"copy_gb_per_s":19,"triad_gb_per_s":20}` + "\n"
+		text = carried + streamOutput
 	case "pingpong":
-		text = carried + `{"program":"pingpong","mpi":"Open MPI v4.1.4","processors":["demo-0","demo-1"]}` + "\n"
-		for size := 8; size <= 4<<20; size *= 2 {
-			text += fmt.Sprintf(`{"bytes":%d,"latency_us":7.5,"bandwidth_mb_per_s":%d}`+"\n", size, size)
-		}
+		text = carried + pingpongOutput()
 	case "hpcc-rank":
 		// As the installed script has it.
 		lines := strings.Split(read(filepath.Join(s.stateDir, "home", "uid1", "hpc", "hpcc-rank")), "\n")
@@ -229,6 +228,33 @@ func (s *site) Usage(context.Context, client.UsageQuery) (api.UsageReport, error
 	return api.UsageReport{Rows: []api.UsageRow{row}, Site: []api.SiteUsage{site}}, nil
 }
 
+const streamOutput = `{"program":"stream","ranks":2,"words":524288,"copy_gb_per_s":19,"triad_gb_per_s":20}` + "\n"
+
+func pingpongOutput() string {
+	text := `{"program":"pingpong","mpi":"Open MPI v4.1.4","processors":["demo-0","demo-1"]}` + "\n"
+	for size := 8; size <= 4<<20; size *= 2 {
+		text += fmt.Sprintf(`{"bytes":%d,"latency_us":7.5,"bandwidth_mb_per_s":%d}`+"\n", size, size)
+	}
+	return text
+}
+
+// can puts scripts in the place of mpicc and mpirun. Of a program that mpirun starts, only one rank runs.
+func can(t *testing.T, folder string) {
+	t.Helper()
+	for name, script := range map[string]string{
+		"mpicc": ": >\"$3\"\n", // after -O2 -o
+		"mpirun": "echo \"mca: bml: Using ${OMPI_MCA_btl%,self} btl for send to [[1,1],1]\" >&2\n" +
+			"for argument; do\n\tcase $argument in\n" +
+			"\t*/stream) exec cat <<'END'\n" + streamOutput + "END\n\t;;\n" +
+			"\t*/pingpong) exec cat <<'END'\n" + pingpongOutput() + "END\n\t;;\n" +
+			"\t*/hpcc-rank) OMPI_COMM_WORLD_RANK=0 exec \"$argument\" ;;\n\tesac\ndone\nexit 1\n",
+	} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // hpccOutput is as much of the output of HPC Challenge as is read, of a run of some order, solved so often, that is right or not.
 func hpccOutput(order, solves string, wrong bool) string {
 	norm := "1e-12"
@@ -268,7 +294,7 @@ End of HPC Challenge tests.
 `
 }
 
-// visitSite runs the tour against a site of so many CPUs. On the host, hpcc prints canned output, too; the rest is real.
+// visitSite runs the tour against a site of so many CPUs. On the host, hpcc prints canned output, too; the rest is real unless the site is canned.
 func visitSite(t *testing.T, s *site, cpus int) (string, string, error) {
 	t.Helper()
 	return visitWith(t, s, Options{Demo: config.Demo{Pairs: 2}, cpus: cpus})
@@ -289,6 +315,9 @@ func visitWith(t *testing.T, s *site, opts Options) (string, string, error) {
 		"echo \"mca: bml: Using ${OMPI_MCA_btl%,self} btl for send to [[1,1],1]\" >&2\n"
 	if err := os.WriteFile(filepath.Join(fakes, "hpcc"), []byte(fake), 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if s.canned {
+		can(t, fakes)
 	}
 	t.Setenv("PATH", fakes+":"+os.Getenv("PATH"))
 	t.Setenv("TMPDIR", t.TempDir())
