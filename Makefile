@@ -4,6 +4,9 @@
 export GOTOOLCHAIN ?= auto
 # Asked for when first used, because set-up may have just installed it.
 GO = $(or $(go_found),$(eval go_found := $(shell setup/go.sh))$(go_found),go)
+# All is compiled in one way, so that programs, their tests and lint share what the build cache has.
+export CGO_ENABLED = 0
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
 # Tests that need root get it by running the test binaries, not the compiler, as root.
 ASROOT := $(CURDIR)/setup/asroot.sh
 TOOL = $(GO) tool -modfile=tools/tools.mod
@@ -46,19 +49,19 @@ check: test ## same as test
 
 build: member boot smp ## build bin/nearmetal
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
+	$(GO) build -ldflags='$(LDFLAGS)' -o bin/nearmetal ./cmd/nearmetal
 
 # The member agent is embedded in the main binary, so it comes first, and so is a small library that members preload. It carries no version: its content is its identity.
 member:
 	@mkdir -p $(dir $(MEMBER))
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(MEMBER) ./cmd/nearmetal-member
+	$(GO) build -ldflags='-s -w' -o $(MEMBER) ./cmd/nearmetal-member
 	$(CC) -shared -fPIC -Os -nostdlib -s -Wall -Wextra -Werror -Wl,-z,noseparate-code,--hash-style=gnu,--build-id=none \
 		-o $(RANKS) internal/memberbin/ucx/ucx.c
 
 # So is the boot agent, the only program of the machines' initial RAM disks.
 boot:
 	@mkdir -p $(dir $(BOOT))
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
+	$(GO) build -ldflags='-s -w' -o $(BOOT) ./cmd/nearmetal-boot
 
 # So is the program that reads the tables of an InfiniBand fabric. It loads libibumad when it runs, so its headers are not needed.
 smp:
@@ -75,7 +78,7 @@ unit: setup member boot smp ## run only unit and conformance tests
 # is left in their folder for temporary files, so the compiler, which is still at work beside them, has one of its own.
 API_CLIENTS = $(CURDIR)/.build/api-clients-$(firstword $(shell cksum tests/e2e/openapi/requirements.txt))
 e2e: setup build ## run only end-to-end tests, with bin/nearmetal and bin/nearmetal-failpoints
-	CGO_ENABLED=0 $(GO) build -trimpath -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
+	$(GO) build -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	@mkdir -p .build/tmp .build/go
 	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
 	TMPDIR=$(CURDIR)/.build/tmp GOTMPDIR=$(CURDIR)/.build/go NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \

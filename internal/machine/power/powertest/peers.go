@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -66,8 +65,7 @@ func environment(t *testing.T) string {
 	if err := exec.Command("/usr/bin/python3", "-c", "import libvirt, venv, ensurepip").Run(); err != nil {
 		needs.Missing(t, "python3-libvirt or python3-venv is not installed (make setup installs them)")
 	}
-	_, here, _, _ := runtime.Caller(0)
-	peers := filepath.Join(filepath.Dir(here), "../../../../testbed/vdc/peers")
+	peers := filepath.Join(moduleRoot(t), "testbed/vdc/peers")
 	requirements := filepath.Join(peers, "requirements.txt")
 	text, err := os.ReadFile(requirements)
 	if err != nil {
@@ -79,6 +77,22 @@ func environment(t *testing.T) string {
 		needs.Missing(t, "can't install sushy-tools and virtualbmc from PyPI: %v\n%s", err, output)
 	}
 	return filepath.Join(venv, "bin", "python")
+}
+
+// moduleRoot is the root of the module's source, in which tests run. Binaries that are built with -trimpath do not know it.
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	folder, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := os.Stat(filepath.Join(folder, "go.mod")); err != nil; _, err = os.Stat(filepath.Join(folder, "go.mod")) {
+		if folder == filepath.Dir(folder) {
+			t.Fatal("this test is not run in the module's source")
+		}
+		folder = filepath.Dir(folder)
+	}
+	return folder
 }
 
 // Sim is OpenIPMI's BMC simulator: one machine whose power and boot device are files, with a serial console.
