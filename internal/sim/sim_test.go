@@ -173,6 +173,7 @@ func lastSteps(t *testing.T, cfg Config, failed *Violation) string {
 
 // What the real components make of it is the same but for the order of what several goroutines do at one moment.
 func TestTheSameSettingsAskForTheSame(t *testing.T) {
+	t.Parallel()
 	asked := map[string]uint64{}
 	for seed := range uint64(3) {
 		cfg := Config{Settings: NewSettings(seed)}
@@ -215,6 +216,7 @@ func TestSettingsAreReadAsTheyAreWritten(t *testing.T) {
 }
 
 func TestAFailingRunIsMadeSmallerAndFailsTheSame(t *testing.T) {
+	t.Parallel()
 	cfg := Config{Without: GuardConfirming}
 	var failed *Violation
 	for seed := uint64(1); failed == nil; seed++ {
