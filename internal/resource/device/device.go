@@ -15,6 +15,7 @@ package device
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -187,6 +188,20 @@ func (t *Tree) Free(id, counter string) (int64, bool) {
 		return 0, false
 	}
 	return t.free[s], true
+}
+
+// Room returns how many parts like p could be taken now if nothing else were.
+func (t *Tree) Room(p Part) int {
+	n, way, err := t.find(p)
+	if err != nil || n.holders > 0 && n.mode != way.Mode {
+		return 0
+	}
+	room := int64(math.MaxInt32)
+	for counter, amount := range way.Takes {
+		s, _ := t.slotOf(t.ids[p.Device], counter)
+		room = min(room, t.free[s]/amount)
+	}
+	return int(room)
 }
 
 func (t *Tree) find(p Part) (*node, Way, error) {

@@ -24,6 +24,15 @@ func (t *Tree) Place(requests []Request) ([][]Part, *Refusal) {
 	return nil, t.refuse(requests, s)
 }
 
+// Fit is Place for callers that need no reason, which costs several more searches.
+func (t *Tree) Fit(requests []Request) ([][]Part, bool) {
+	s := newSearch(t, requests)
+	if !s.run() {
+		return nil, false
+	}
+	return s.parts(), true
+}
+
 // group is requests that the same parts of the same devices can serve.
 type group struct {
 	way      string
