@@ -8,6 +8,9 @@ type Adapter struct {
 	// ID is its PCI address, such as 0000:3b:00.0, or what the agent was given where it found none.
 	ID   string `json:"id"`
 	Cell string `json:"cell"`
+	// NUMANode is the NUMA node that it is attached to, -1 where that is not known. Rail is as in Device.
+	NUMANode int `json:"numa_node"`
+	Rail     int `json:"rail"`
 	// Interface and RDMA are the names of its network interface and RDMA device, absent where it has none at the moment.
 	Interface string `json:"interface,omitempty"`
 	RDMA      string `json:"rdma,omitempty"`

@@ -3,9 +3,13 @@ package api
 // Device is a GPU, an adapter or a disk of a node, of which members get parts.
 type Device struct {
 	// ID is stable on its node.
-	ID       string `json:"id"`
-	Class    string `json:"class"`
-	NUMANode int    `json:"numa_node"`
+	ID    string `json:"id"`
+	Class string `json:"class"`
+	// NUMANode is the NUMA node that the device is attached to, -1 where it is not known.
+	NUMANode int `json:"numa_node"`
+	// Rail is the plane of a fabric of several rails that the device's port is connected to, from 0: the place of the adapter among those of its node
+	// that its operator gave to the same cell.
+	Rail int `json:"rail,omitempty"`
 	// Cell is the cell of the fabric that the device's port is connected to; empty for a device without a port.
 	Cell string `json:"cell,omitempty"`
 	// GUID is the GUID of an InfiniBand adapter's own port, 16 hexadecimal digits; empty where it is not known, and elsewhere.
@@ -34,6 +38,7 @@ type DeviceRequest struct {
 	Cell string `json:"cell,omitempty"`
 	// Remote lets the parts lie on other nodes than the member.
 	Remote bool `json:"remote,omitempty"`
+	DeviceChoice
 }
 
 // MemberDevice is a part of a device that a member holds.

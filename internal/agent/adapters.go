@@ -25,8 +25,9 @@ import (
 // adapters are the node's adapters that members may have, as the options name them.
 type adapters struct {
 	functions *sriov.Manager
-	// cells are by PCI address.
+	// cells and rails are by PCI address.
 	cells map[string]string
+	rails map[string]int
 	// missing are those that the options name and the node lacks. problems are why the options could not be carried out, by PCI address.
 	missing  []api.Adapter
 	problems map[string][]string
@@ -75,7 +76,7 @@ func openFunctions(ctx context.Context, opts config.Agent, dir string, log *slog
 // openAdapters carries the options about adapters out: adapters forget the number of their functions at a reboot. What can't be done is reported with
 // the node, which is of use without.
 func openAdapters(ctx context.Context, opts config.Agent, dir string, host sriov.Host, log *slog.Logger) (*adapters, error) {
-	x := &adapters{cells: map[string]string{}, problems: map[string][]string{}, virtual: opts.VirtualPorts, log: log}
+	x := &adapters{cells: map[string]string{}, rails: map[string]int{}, problems: map[string][]string{}, virtual: opts.VirtualPorts, log: log}
 	var err error
 	x.functions, err = sriov.Open(sriov.Config{
 		Host: host, Dir: filepath.Join(dir, "functions"), Log: log,
@@ -84,17 +85,20 @@ func openAdapters(ctx context.Context, opts config.Agent, dir string, host sriov
 	if err != nil {
 		return nil, err
 	}
+	next := map[string]int{}
 	for _, p := range opts.Fabrics {
+		rail := next[p.Cell] // also of an adapter that is missing: the others keep theirs
+		next[p.Cell]++
 		pci, err := x.functions.Find(p.Adapter)
 		if err == nil && x.cells[pci] != "" {
 			err = fmt.Errorf("adapter %s is given to cell %s already", pci, x.cells[pci])
 		}
 		if err != nil {
 			log.WarnContext(ctx, "an adapter can't be offered", "adapter", p.Adapter, "cell", p.Cell, "error", err)
-			x.missing = append(x.missing, api.Adapter{ID: p.Adapter, Cell: p.Cell, Problems: []string{err.Error()}})
+			x.missing = append(x.missing, api.Adapter{ID: p.Adapter, Cell: p.Cell, NUMANode: -1, Rail: rail, Problems: []string{err.Error()}})
 			continue
 		}
-		x.cells[pci] = p.Cell
+		x.cells[pci], x.rails[pci] = p.Cell, rail
 		if n, wanted := opts.VirtualFunctions[p.Adapter]; wanted {
 			x.note(ctx, pci, x.functions.SetCount(ctx, pci, n))
 		}
@@ -156,7 +160,7 @@ func (x *adapters) read(ctx context.Context) ([]api.Device, []api.Adapter, error
 				a.Problem = err.Error()
 			}
 		}
-		device, shown := offerAdapter(a, cell, addressed, slices.Contains(x.virtual, cell))
+		device, shown := offerAdapter(a, port{cell, x.rails[a.PCI]}, addressed, slices.Contains(x.virtual, cell))
 		shown.Problems = append(slices.Clone(x.problems[a.PCI]), shown.Problems...)
 		all = append(all, shown)
 		if len(device.Ways) > 0 {
@@ -166,7 +170,7 @@ func (x *adapters) read(ctx context.Context) ([]api.Device, []api.Adapter, error
 	for pci, cell := range x.cells {
 		if !seen[pci] {
 			problem := fmt.Sprintf("%s has no SR-IOV: enable it in the firmware of the machine and of the adapter", pci)
-			all = append(all, api.Adapter{ID: pci, Cell: cell, Problems: append(slices.Clone(x.problems[pci]), problem)})
+			all = append(all, api.Adapter{ID: pci, Cell: cell, NUMANode: -1, Rail: x.rails[pci], Problems: append(slices.Clone(x.problems[pci]), problem)})
 		}
 	}
 	slices.SortFunc(all, func(a, b api.Adapter) int { return strings.Compare(a.ID, b.ID) })
@@ -186,13 +190,19 @@ const (
 	modeWhole       = "whole"
 )
 
+// port is where an adapter is connected: the cell of a fabric, and the rail there.
+type port struct {
+	cell string
+	rail int
+}
+
 // offerAdapter derives from an adapter what members may have of it. It is pure. An adapter that can't be used has no ways.
-func offerAdapter(a sriov.Adapter, cell string, addressed, virtualPorts bool) (api.Device, api.Adapter) {
+func offerAdapter(a sriov.Adapter, at port, addressed, virtualPorts bool) (api.Device, api.Adapter) {
 	shown := api.Adapter{
-		ID: a.PCI, Cell: cell, Interface: a.Interface, RDMA: a.RDMA, LinkLayer: string(a.Layer), RoCE: a.RoCEv2, GUID: a.GUID,
+		ID: a.PCI, Cell: at.cell, NUMANode: a.NUMANode, Rail: at.rail, Interface: a.Interface, RDMA: a.RDMA, LinkLayer: string(a.Layer), RoCE: a.RoCEv2, GUID: a.GUID,
 		RateMbps: a.RateMbps, Up: a.Up, VirtualFunctions: a.VFs, TotalVirtualFunctions: a.TotalVFs,
 	}
-	device := api.Device{ID: a.PCI, Class: classEthernet, NUMANode: a.NUMANode, Cell: cell, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{}}
+	device := api.Device{ID: a.PCI, Class: classEthernet, NUMANode: a.NUMANode, Cell: at.cell, Rail: at.rail, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{}}
 	if a.Layer == sriov.InfiniBand {
 		device.Class, device.GUID = classInfiniBand, a.GUID
 	}

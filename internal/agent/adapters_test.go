@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -68,6 +69,33 @@ func TestAdaptersAreOfferedAsDevicesOfTheirCells(t *testing.T) {
 	}
 	if problems[nicPCI]+problems[hcaPCI] != "" {
 		t.Errorf("got problems %q", problems)
+	}
+}
+
+func TestAdaptersOfACellAreItsRailsInTheirOrder(t *testing.T) {
+	const other = "0000:af:00.0"
+	h := modelhost.New(modelhost.Config{PCI: nicPCI, Kind: modelhost.IGB, TotalVFs: 7}, modelhost.Config{PCI: other, Kind: modelhost.IGB, TotalVFs: 7, NUMANode: -1},
+		modelhost.Config{PCI: hcaPCI, Kind: modelhost.MLX5, TotalVFs: 63})
+	x := openedAdapters(t, config.Agent{Fabrics: []config.FabricPort{
+		{Cell: "lan", Adapter: "0000:01:00.0"}, {Cell: "lan", Adapter: other}, {Cell: "ib1", Adapter: hcaPCI}, {Cell: "lan", Adapter: nicPCI},
+	}}, h)
+	h.Unplug(nicPCI, true)
+	devices, all, err := x.read(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, a := range all {
+		got[a.ID] = fmt.Sprintf("rail %d, NUMA node %d", a.Rail, a.NUMANode)
+	}
+	want := map[string]string{"0000:01:00.0": "rail 0, NUMA node -1", other: "rail 1, NUMA node -1", hcaPCI: "rail 0, NUMA node 0", nicPCI: "rail 2, NUMA node 0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("adapters, one missing and one without a link (-want +got):\n%s", diff)
+	}
+	for _, d := range devices {
+		if text := fmt.Sprintf("rail %d, NUMA node %d", d.Rail, d.NUMANode); text != want[d.ID] {
+			t.Errorf("device %s is offered on %s, want %s", d.ID, text, want[d.ID])
+		}
 	}
 }
 

@@ -141,9 +141,13 @@ func printAdapters(w io.Writer, n api.Node) {
 		return
 	}
 	fmt.Fprintln(w)
-	table := newTable(w, "ADAPTER", "CELL", "LINK", "INTERFACE", "FUNCTIONS", "PROBLEMS")
+	table := newTable(w, "ADAPTER", "CELL", "RAIL", "NUMA", "LINK", "INTERFACE", "FUNCTIONS", "PROBLEMS")
 	for _, a := range n.Agent.Adapters {
-		table.row(a.ID, a.Cell, adapterLink(a), a.Interface, fmt.Sprintf("%d of %d", a.VirtualFunctions, a.TotalVirtualFunctions), strings.Join(a.Problems, "; "))
+		numa := ""
+		if a.NUMANode >= 0 {
+			numa = strconv.Itoa(a.NUMANode)
+		}
+		table.row(a.ID, a.Cell, strconv.Itoa(a.Rail), numa, adapterLink(a), a.Interface, fmt.Sprintf("%d of %d", a.VirtualFunctions, a.TotalVirtualFunctions), strings.Join(a.Problems, "; "))
 	}
 	table.flush()
 }

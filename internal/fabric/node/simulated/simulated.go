@@ -73,10 +73,10 @@ func Open(dir, cell, guid string) (*Adapter, error) {
 func (a *Adapter) Offer(context.Context) ([]api.Device, []api.Adapter, error) {
 	one := map[string]int64{"port": 1}
 	device := api.Device{
-		ID: Device, Class: api.ClassHCA, Cell: a.cell, GUID: a.guid, Counters: one,
+		ID: Device, Class: api.ClassHCA, NUMANode: -1, Cell: a.cell, GUID: a.guid, Counters: one,
 		Ways: map[string]api.DeviceWay{string(api.InterfacePF): {Mode: "whole", Takes: one}},
 	}
-	shown := api.Adapter{ID: Device, Cell: a.cell, LinkLayer: "InfiniBand", GUID: a.guid, Up: true, Problems: []string{"it is simulated: it carries no data, and members get no interface of it"}}
+	shown := api.Adapter{ID: Device, Cell: a.cell, NUMANode: -1, LinkLayer: "InfiniBand", GUID: a.guid, Up: true, Problems: []string{"it is simulated: it carries no data, and members get no interface of it"}}
 	return []api.Device{device}, []api.Adapter{shown}, nil
 }
 

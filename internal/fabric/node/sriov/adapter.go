@@ -29,7 +29,8 @@ const (
 type Adapter struct {
 	// PCI is its address, Driver the kernel's driver, empty for none, and Device VENDOR:DEVICE in hexadecimal digits.
 	PCI, Driver, Device string
-	NUMANode            int
+	// NUMANode is -1 where the kernel does not tell.
+	NUMANode int
 	// Interface and RDMA are the names of its network interface and RDMA device at the moment, empty for none.
 	Interface, RDMA string
 	MAC             string
@@ -94,7 +95,7 @@ func (m *Manager) Adapters(ctx context.Context) ([]Adapter, error) {
 
 // adapter reads one adapter. It touches none that is quarantined: a reader would hang, too.
 func (m *Manager) adapter(pf string) Adapter {
-	a := Adapter{PCI: pf, Owner: m.ledger.get(fabric.Function{Device: pf}).Owner}
+	a := Adapter{PCI: pf, NUMANode: -1, Owner: m.ledger.get(fabric.Function{Device: pf}).Owner}
 	if q, there := m.ledger.quarantine(pf); there && q.Boot == m.boot {
 		a.Quarantine = q.Step
 		return a
@@ -228,8 +229,9 @@ func (b bounded) state(pci string) (s fabric.FunctionState, company []string, er
 	if s.IOMMUGroup, err = b.link(dir + "/iommu_group"); err != nil {
 		return s, nil, err
 	}
+	s.NUMANode = -1
 	if node, err := b.number(dir + "/numa_node"); err == nil {
-		s.NUMANode = max(node, 0) // -1: the machine has one
+		s.NUMANode = max(node, -1)
 	}
 	if s.IOMMUGroup != "" {
 		company, err = b.company(s.IOMMUGroup, pci)
