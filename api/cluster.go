@@ -44,6 +44,8 @@ type Group struct {
 	// Interface is what each member's port on the cluster's own network is: macvtap, vf or pf. "" is veth for containers and virtio for virtual
 	// machines. On the technology infiniband it asks for a port on the cluster's partition, vf or pf, and is stored among Networks.
 	Interface Interface `json:"interface,omitempty"`
+	// Adapter narrows the adapters whose functions those ports are on. It is for the interfaces vf, pf and macvtap.
+	Adapter DeviceChoice `json:"adapter,omitzero"`
 	// Networks are networks on which each member has a port, besides the cluster's own. NAME is a further private network of the cluster; groups
 	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
 	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
@@ -135,6 +137,7 @@ type ClusterRequest struct {
 	NodeSelector map[string]string `json:"node_selector,omitempty"`
 	Spares       int               `json:"spares,omitempty"`
 	Interface    Interface         `json:"interface,omitempty"`
+	Adapter      DeviceChoice      `json:"adapter,omitzero"`
 	Networks     []GroupNetwork    `json:"networks,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`

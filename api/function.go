@@ -41,7 +41,7 @@ func (g *Group) HasFunctions() bool { return len(g.Functions()) > 0 }
 func (g *Group) Functions() []GroupNetwork {
 	var on []GroupNetwork
 	if g.Interface.OnFunction() {
-		on = append(on, GroupNetwork{Interface: g.Interface})
+		on = append(on, GroupNetwork{Interface: g.Interface, Adapter: g.Adapter})
 	}
 	for _, n := range g.Networks {
 		if n.Interface.OnFunction() {
@@ -52,12 +52,12 @@ func (g *Group) Functions() []GroupNetwork {
 }
 
 // FunctionRequest returns the device that each member of a group needs for its port on a network of this technology and cell.
-func FunctionRequest(i Interface, technology Technology, cell string) DeviceRequest {
+func FunctionRequest(on GroupNetwork, technology Technology, cell string) DeviceRequest {
 	class := ClassNIC
 	if technology == TechnologyInfiniBand {
 		class = ClassHCA
 	}
-	return DeviceRequest{Class: class, Way: string(i), Count: 1, Cell: cell}
+	return DeviceRequest{Class: class, Way: string(on.Interface), Count: 1, Cell: cell, DeviceChoice: on.Adapter}
 }
 
 // OnFunction reports whether the port is on a function of an adapter, which a DeviceClaim names. Ports of whole nodes are the node's own, and have none.

@@ -19,6 +19,8 @@ type GroupNetwork struct {
 	SecurityGroups []string `json:"security_groups,omitempty"`
 	// Interface is what each port is: veth, virtio, macvtap, vf or pf. "" is veth for containers and virtio for virtual machines.
 	Interface Interface `json:"interface,omitempty"`
+	// Adapter narrows the adapters whose functions the ports are on. It is for the interfaces vf, pf and macvtap.
+	Adapter DeviceChoice `json:"adapter,omitzero"`
 	// Limited gives the ports limited membership of an InfiniBand partition: they reach full members only.
 	Limited bool `json:"limited,omitempty"`
 	// Quality is the quality of service of each of the ports.
@@ -37,14 +39,14 @@ const (
 	InterfacePF      Interface = "pf"
 )
 
-// String writes the network on one line: NAME=ADDRESS:INTERFACE:limited[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
+// String writes the network on one line: NAME=ADDRESS:INTERFACE,KEY=VALUE:limited[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
 func (n GroupNetwork) String() string {
 	text := n.Name
 	if n.Address != "" {
 		text += "=" + n.Address
 	}
 	if n.Interface != "" {
-		text += ":" + string(n.Interface)
+		text += ":" + n.Interface.With(n.Adapter)
 	}
 	if n.Limited {
 		text += ":limited"
@@ -72,7 +74,7 @@ type groupNetwork GroupNetwork
 
 // MarshalJSON writes the name alone if nothing else is chosen.
 func (n GroupNetwork) MarshalJSON() ([]byte, error) {
-	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Interface == "" && !n.Limited && n.Quality == (Quality{}) {
+	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Interface == "" && n.Adapter == (DeviceChoice{}) && !n.Limited && n.Quality == (Quality{}) {
 		return json.Marshal(n.Name)
 	}
 	return json.Marshal(groupNetwork(n))

@@ -56,6 +56,8 @@ type Request struct {
 	Held *api.Shape
 	// Homes say for each member of a restore or of a move where it can go on.
 	Homes []Home
+	// Mates are the members of these groups that have devices: those that are placed now prefer the same planes of fabrics.
+	Mates []placement.Mate
 	// Resizes is the assignment that is to have the shape of its group; nil for other kinds.
 	Resizes *api.Assignment
 	// Spares are the cluster's spare assignments of this group, whose room a replacement may take when nothing else fits.

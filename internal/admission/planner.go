@@ -75,6 +75,7 @@ func (p *planner) goOn(a *ask) {
 	}
 	trial := p.beside(a).Trial()
 	fits, devices := make([]placement.Fit, len(a.request.Homes)), make([][][]placement.DevicesOn, len(a.request.Homes))
+	mates := slices.Clone(a.request.Mates)
 	for i := range a.request.Homes {
 		home := &a.request.Homes[i]
 		group := a.request.Groups[home.Group]
@@ -82,7 +83,7 @@ func (p *planner) goOn(a *ask) {
 		fit, ok := fitHome(trial, home, group)
 		if ok && placement.WantsDevices(a.request.Groups) {
 			var missing string
-			devices[i], missing = trial.FitDevices([]api.Group{group}, fit)
+			devices[i], missing = trial.FitDevices([]api.Group{group}, fit, mates...)
 			ok = missing == ""
 		}
 		if !ok {
@@ -92,6 +93,10 @@ func (p *planner) goOn(a *ask) {
 			bare.Devices = nil
 			_, a.lacksDevices = fitHome(trial, home, bare)
 			return
+		}
+		if len(devices[i]) > 0 { // the next ones choose theirs by what this one has
+			trial.LayOut([]api.Group{group}, fit)
+			mates = append(mates, trial.Mates(group.Name, fit, devices[i])...)
 		}
 		trial.Take(fit.Shares)
 		trial.TakeDevices(devices[i])
@@ -322,7 +327,7 @@ func (p *planner) findDevices(a *ask, fit placement.Fit) bool {
 	if a.request.Kind == KindSpare || !placement.WantsDevices(a.request.Groups) {
 		return true
 	}
-	a.devices, a.missing = p.rooms.free.sketch.FitDevices(a.request.Groups, fit)
+	a.devices, a.missing = p.rooms.free.sketch.FitDevices(a.request.Groups, fit, a.request.Mates...)
 	return a.missing == ""
 }
 

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -183,7 +184,7 @@ func (s *scene) lendsFunctions(vfs int64, nodes ...string) {
 
 // withFunction lets each member have a virtual function.
 func withFunction(r *Request) {
-	r.Groups[0].Devices = []api.DeviceRequest{api.FunctionRequest(api.InterfaceVF, api.TechnologyVLAN, "")}
+	r.Groups[0].Devices = []api.DeviceRequest{api.FunctionRequest(api.GroupNetwork{Interface: api.InterfaceVF}, api.TechnologyVLAN, "")}
 }
 
 func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
@@ -238,4 +239,28 @@ func TestEachMemberThatGoesOnGetsAFunctionOfItsOwn(t *testing.T) {
 		}
 	}
 	check(t, parts, "vf0", "vf1", "vf2")
+}
+
+func TestMembersThatGoOnTogetherPreferOneRail(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, 2)
+	for near, node := range []string{"n2", "n1"} {
+		rec := testNode(node, 8, 32)
+		for rail := range 2 {
+			d := api.Device{ID: fmt.Sprint("nic", rail), Class: api.ClassNIC, NUMANode: 5, Rail: rail, Counters: map[string]int64{"vf": 2}, Ways: map[string]api.DeviceWay{"vf": {Takes: map[string]int64{"vf": 1}}}}
+			if rail == near {
+				d.NUMANode = 0
+			}
+			rec.Capacity.Devices = append(rec.Capacity.Devices, d)
+		}
+		s.in.Free.SetNode(rec, placement.Schedulable)
+	}
+	s.asks("c", KindRestore, 2, 2, savedOn("n1", "n2"), withFunction)
+	var devices []string
+	for _, d := range Plan(s.in) {
+		for _, p := range d.Placed {
+			devices = append(devices, p.Node+" "+p.Devices[0].Claims[0].Device)
+		}
+	}
+	check(t, devices, "n1 nic1", "n2 nic1")
 }

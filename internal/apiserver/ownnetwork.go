@@ -79,7 +79,8 @@ func ownNetworkDiffers(was, want *api.ClusterSpec, differ func(path string, was,
 	}
 	for _, w := range want.Groups {
 		if i := groupIndex(*was, w.Name); i >= 0 {
-			differ(groupPath(w.Name)+".interface", cmp.Or(was.Groups[i].Interface, "made by nodes"), cmp.Or(w.Interface, "made by nodes"))
+			g := &was.Groups[i]
+			differ(groupPath(w.Name)+".interface", cmp.Or(g.Interface.With(g.Adapter), "made by nodes"), cmp.Or(w.Interface.With(w.Adapter), "made by nodes"))
 		}
 	}
 }

@@ -87,6 +87,11 @@ func TestAFileNeedNotRepeatTheTechnologyOfAnOwnNetworkAndCanNotChangeIt(t *testi
 	if want := "interface: is vf and can't become made by nodes"; !client.HasCode(err, "unchangeable") || !strings.Contains(fmt.Sprintf("%+v", err), want) {
 		t.Errorf("got %+v, want %s", err, want)
 	}
+	rail := 1
+	_, err = v.ApplyCluster(t.Context(), "c", api.ClusterRequest{Name: "c", Interface: api.InterfaceVF, Adapter: api.DeviceChoice{Rail: &rail}}, true)
+	if want := "interface: is vf and can't become vf,rail=1"; !client.HasCode(err, "unchangeable") || !strings.Contains(fmt.Sprintf("%+v", err), want) {
+		t.Errorf("got %+v, want %s", err, want)
+	}
 }
 
 func TestANumberOfAClustersOwnNetworkIsInUse(t *testing.T) {

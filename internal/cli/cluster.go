@@ -110,7 +110,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringArrayVar(&f.guards, "security-group", nil, "security group of its members' ports on a further network, NETWORK=GROUP like project/lab=web; may be repeated")
 	flags.StringArrayVar(&f.rates, "rate", nil, "rates of its members' ports on a further network, NETWORK=MIN-MAX, NETWORK=MAX or NETWORK=MIN- in bits per second like project/lab=200Mbit-1Gbit; may be repeated")
 	flags.StringArrayVar(&f.marks, "dscp", nil, "DSCP of packets from its members' ports on a further network, NETWORK=DSCP like project/lab=10 or project/lab=AF11; may be repeated")
-	flags.StringArrayVar(&f.interfaces, "interface", nil, "what its members' ports on the cluster's own network are, KIND, or on a further one, NETWORK:KIND like project/ib:vf: veth, virtio, vf or pf (a virtual function or a whole port of an adapter) or macvtap; may be repeated")
+	flags.StringArrayVar(&f.interfaces, "interface", nil, "what its members' ports on the cluster's own network are, KIND, or on a further one, NETWORK:KIND like project/ib:vf: veth, virtio, vf or pf (a virtual function or a whole port of an adapter) or macvtap; behind vf, pf and macvtap, the adapter by its PCI address or GUID, its NUMA node or its rail like vf,numa=0 or vf,pf=0000:3b:00.0 or project/ib:vf,rail=1; may be repeated")
 	flags.StringVar(&f.technology, "technology", "", "what carries the cluster's own network: vxlan, vlan, or infiniband, which is a partition beside tunnels (default: vxlan; with --interface vf, pf or macvtap vlan, or infiniband with --interconnect infiniband)")
 	flags.StringVar(&f.cell, "cell", "", "cell of the fabric that carries the cluster's partition (default: the site's only one)")
 	flags.StringArrayVar(&f.limited, "limited", nil, "network on InfiniBand like project/storage, of whose partition its members are limited members: they reach full members only; may be repeated")
@@ -239,6 +239,8 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 		switch field, rest, _ := strings.Cut(p.Location, "."); field {
 		case "name":
 			p.Location = "NAME"
+		case "adapter":
+			p.Location = "--interface"
 		case "environment":
 			p.Location = "--env"
 		case "env":
@@ -255,6 +257,9 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
 			if strings.HasPrefix(field, "networks") || strings.HasPrefix(field, "addresses") {
 				p.Location = "--network"
+				if strings.HasPrefix(rest, "adapter") {
+					p.Location = "--interface"
+				}
 				for _, flag := range []string{"interface", "limited"} {
 					if strings.HasSuffix(rest, flag) {
 						p.Location = "--" + flag

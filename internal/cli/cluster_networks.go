@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
 // flaggedNetworks returns the networks that flags name, NETWORK or NETWORK=ADDRESS, with what other flags say of the ports there.
@@ -57,21 +59,25 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 		return &networks[i], nil
 	}
 	for _, text := range f.interfaces {
-		at := strings.LastIndex(text, ":")
+		head, pairs, chosen := strings.Cut(text, ",") // a PCI address has colons, too
+		at := strings.LastIndex(head, ":")
 		if at < 0 {
 			continue // of the cluster's own network
 		}
-		if at < 1 || at == len(text)-1 {
+		if at < 1 || at == len(head)-1 {
 			return usage("--interface %q is not KIND, such as vf, nor NETWORK:KIND, such as project/ib:vf", text)
 		}
-		n, err := network("--interface", text, text[:at])
+		n, err := network("--interface", text, head[:at])
 		if err != nil {
 			return err
 		}
 		if n.Interface != "" {
 			return usage("--interface %s: the network has an interface already; give it once", text)
 		}
-		n.Interface = api.Interface(text[at+1:])
+		n.Interface = api.Interface(head[at+1:])
+		if n.Adapter, err = adapterChoice(text, pairs, chosen); err != nil {
+			return err
+		}
 	}
 	for _, name := range f.limited {
 		n, err := network("--limited", name, name)
@@ -83,16 +89,59 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 	return nil
 }
 
+// adapterChoice reads which adapters a port may be on, KEY=VALUE,..., of an --interface.
+func adapterChoice(text, pairs string, given bool) (c api.DeviceChoice, err error) {
+	if !given {
+		return c, nil
+	}
+	keys := []string{api.ChoicePF, api.ChoiceNUMA, api.ChoiceRail}
+	seen := map[string]bool{}
+	for _, pair := range strings.Split(pairs, ",") {
+		key, value, _ := strings.Cut(pair, "=")
+		if !slices.Contains(keys, key) {
+			hint := ""
+			if near := manifest.Closest(key, keys); near != "" {
+				hint = "; did you mean " + near + "?"
+			}
+			return c, usage("--interface %s: %q chooses no adapter; write pf=ADAPTER, numa=NODE or rail=NUMBER%s", text, pair, hint)
+		}
+		if seen[key] {
+			return c, usage("--interface %s: %s is given twice; a port is on one adapter", text, key)
+		}
+		seen[key] = true
+		if key == api.ChoicePF {
+			if c.Device = value; value == "" {
+				return c, usage("--interface %s: pf has no adapter; write its PCI address, such as pf=0000:3b:00.0, or its GUID", text)
+			}
+			continue
+		}
+		number, err := strconv.Atoi(value)
+		if err != nil {
+			return c, usage("--interface %s: %s=%s is not a number, such as %s=0", text, key, value, key)
+		}
+		if key == api.ChoiceNUMA {
+			c.NUMANode = &number
+		} else {
+			c.Rail = &number
+		}
+	}
+	return c, nil
+}
+
 // ownNetworkFields sets what flags say of the cluster's own network.
 func (f *createFlags) ownNetworkFields(cmd *cobra.Command, req *api.ClusterRequest) (given []string, err error) {
 	for _, text := range f.interfaces {
+		head, pairs, chosen := strings.Cut(text, ",")
 		switch {
-		case strings.Contains(text, ":"):
+		case strings.Contains(head, ":"):
 			continue
 		case req.Interface != "":
 			return nil, usage("--interface %s: the cluster's own network has interface %s already; give it once", text, req.Interface)
 		}
-		req.Interface, given = api.Interface(text), append(given, "interface")
+		req.Interface, given = api.Interface(head), append(given, "interface")
+		if req.Adapter, err = adapterChoice(text, pairs, chosen); err != nil {
+			return nil, err
+		}
 	}
 	if cmd.Flags().Changed("technology") {
 		req.Technology, given = api.Technology(f.technology), append(given, "technology")

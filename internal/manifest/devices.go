@@ -2,8 +2,10 @@ package manifest
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -12,6 +14,16 @@ const (
 	// MaxDeviceRequests is how many requests for devices a group may have, MaxDevices how many parts each may ask for.
 	MaxDeviceRequests = 8
 	MaxDevices        = 64
+	// MaxRail is the highest number of a rail, MaxNUMANode that of a NUMA node.
+	MaxRail     = 255
+	MaxNUMANode = MaxNodeNUMANodes - 1
+)
+
+var (
+	// deviceID is the ID of a device on its node, or the GUID of its port.
+	deviceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._-]{0,63}$`)
+	// shortPCI is a PCI address without its domain, as lspci writes it.
+	shortPCI = regexp.MustCompile(`^[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7]$`)
 )
 
 // devices checks what a group asks for of devices.
@@ -26,9 +38,42 @@ func (n *normalizer) devices(path string, requests []api.DeviceRequest) []api.De
 		n.label(at+".class", r.Class, MaxLabel)
 		n.label(at+".way", r.Way, MaxLabel)
 		n.atLeast(at+".count", &r.Count, 1, MaxDevices, "part")
+		n.deviceChoice(at, r.DeviceChoice)
 		if !r.Remote {
 			n.add(at+".remote", "false", "must be true: devices can only be requested from any node, nearest first")
 		}
 	}
 	return requests
+}
+
+// adapter checks which adapters the ports of a group's members may be on. Only ports on functions of adapters are on any.
+func (n *normalizer) adapter(path string, kind api.Interface, c api.DeviceChoice) {
+	if c == (api.DeviceChoice{}) && !n.src.Has(path) {
+		return
+	}
+	if known := kind == "" || slices.Contains(api.Interfaces(), kind); known && !kind.OnFunction() {
+		n.add(path, strings.Join(c.Pairs(), ","), "a choice of the adapter is for ports on adapters; write interface %s, %s or %s, or omit it", api.InterfaceVF, api.InterfacePF, api.InterfaceMACVTAP)
+		return
+	}
+	n.deviceChoice(path, c)
+}
+
+// deviceChoice checks a choice of devices.
+func (n *normalizer) deviceChoice(path string, c api.DeviceChoice) {
+	at := join(path, "device")
+	switch {
+	case c.Device == "" && !n.src.Has(at):
+	case shortPCI.MatchString(c.Device):
+		n.add(at, c.Device, "%q has no PCI domain; write it as 'nearmetal node show' does, such as 0000:%s", c.Device, strings.ToLower(c.Device))
+	case !deviceID.MatchString(c.Device):
+		n.add(at, c.Device, "%q is neither the ID of a device, such as 0000:3b:00.0, nor the GUID of its port", c.Device)
+	case strings.ToLower(c.Device) != c.Device && pciAddress.MatchString(strings.ToLower(c.Device)):
+		n.add(at, c.Device, "%q is not in lower case; write %s", c.Device, strings.ToLower(c.Device))
+	}
+	if node := c.NUMANode; node != nil && (*node < 0 || *node > MaxNUMANode) {
+		n.add(join(path, "numa_node"), strconv.Itoa(*node), "%d is no NUMA node; write a number from 0 to %d", *node, MaxNUMANode)
+	}
+	if rail := c.Rail; rail != nil && (*rail < 0 || *rail > MaxRail) {
+		n.add(join(path, "rail"), strconv.Itoa(*rail), "%d is no rail; write a number from 0 to %d", *rail, MaxRail)
+	}
 }

@@ -77,6 +77,7 @@ func (n *normalizer) networks(path string, networks []api.GroupNetwork) {
 			n.add(at, name, "%q is also %s[%d]; name every network once", name, path, j)
 		}
 		n.securityGroups(join(at, "security_groups"), network.SecurityGroups)
+		n.adapter(join(at, "adapter"), network.Interface, network.Adapter)
 		if q := network.Quality; q.MaxRate > 0 && q.MinRate > q.MaxRate {
 			n.add(join(at, "min_rate"), q.MinRate.String(), "%v is above the maximum rate, %v", q.MinRate, q.MaxRate)
 		}

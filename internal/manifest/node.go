@@ -194,6 +194,8 @@ func (c *nodeCheck) devices(devices []api.Device) {
 			c.add("the GUID %s of device %s is not 16 hexadecimal digits in lower case, is that of another device, or is on no fabric", printable(d.GUID), printable(d.ID))
 		}
 		guids[d.GUID] = true
+		c.within("the rail of device "+printable(d.ID), int64(d.Rail), MaxRail)
+		c.within("the NUMA node of device "+printable(d.ID), int64(max(d.NUMANode, 0)), MaxNUMANode)
 		c.count("counters of device "+printable(d.ID), len(d.Counters), maxDeviceEntries)
 		c.count("ways to hand out device "+printable(d.ID), len(d.Ways), maxDeviceEntries)
 		c.amounts(d.ID, d.Counters)

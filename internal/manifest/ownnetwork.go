@@ -106,11 +106,11 @@ func (n *normalizer) ownPartitions(spec *api.ClusterSpec, pathOf func(group int)
 		case g.Interface != "" && len(g.Networks) >= MaxGroupNetworks:
 			n.add(networks, strconv.Itoa(len(g.Networks)), "has %d networks; at most %d are possible beside the cluster's own and its partition", len(g.Networks), MaxGroupNetworks-1)
 		case g.Interface != "":
-			on := api.GroupNetwork{Name: api.OwnPartition, Interface: g.Interface}
+			on := api.GroupNetwork{Name: api.OwnPartition, Interface: g.Interface, Adapter: g.Adapter}
 			n.ownPartition(at, *g, on)
 			g.Networks = append([]api.GroupNetwork{on}, g.Networks...)
 		}
-		g.Interface = ""
+		g.Interface, g.Adapter = "", api.DeviceChoice{}
 	}
 	if !ports && len(n.problems) == 0 {
 		n.add("technology", string(spec.Technology), "gives the cluster a partition, and no group has ports there; write interface %s, or %s for whole ports", api.InterfaceVF, api.InterfacePF)

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource/device"
@@ -90,7 +89,7 @@ func treeOf(n *node) (*partsFree, error) {
 	return free, nil
 }
 
-// deviceOf makes a device of a tree. Its kind's name is its class, and its cell if it is connected to one.
+// deviceOf makes a device of a tree. Its kind's name is its class.
 func deviceOf(d *api.Device) *device.Device {
 	ways, has := make(map[string]device.Way, len(d.Ways)), device.Counters(d.Counters)
 	_, counted := has[counterPKeys]
@@ -107,44 +106,12 @@ func deviceOf(d *api.Device) *device.Device {
 		}
 		ways[name] = device.Way{Mode: w.Mode, Takes: takes}
 	}
-	return &device.Device{ID: d.ID, Kind: &device.Kind{Name: kindOf(d.Class, d.Cell), Has: has, Ways: ways}}
-}
-
-// kindOf names devices of a class that are connected to the same cell. A class is a label, which has no slash.
-func kindOf(class, cell string) string { return class + "/" + cell }
-
-// acceptable reports which devices a request takes.
-func acceptable(r api.DeviceRequest) func(*device.Device) bool {
-	if r.Cell != "" {
-		return func(d *device.Device) bool { return d.Kind.Name == kindOf(r.Class, r.Cell) }
-	}
-	return func(d *device.Device) bool {
-		class, _, _ := strings.Cut(d.Kind.Name, "/")
-		return class == r.Class
-	}
+	return &device.Device{ID: d.ID, Kind: &device.Kind{Name: d.Class, Has: has, Ways: ways}}
 }
 
 // wholeHCA reports whether a request is for a whole port of an InfiniBand adapter, which has a GUID of its own.
 func wholeHCA(r api.DeviceRequest) bool {
 	return r.Class == api.ClassHCA && r.Way == string(api.InterfacePF)
-}
-
-// fitting is acceptable for a node's devices: nobody could put a whole port into a partition, nor prove it clean, whose GUID is not known.
-func fitting(n *node, r api.DeviceRequest) func(*device.Device) bool {
-	fits := acceptable(r)
-	if !wholeHCA(r) {
-		return fits
-	}
-	return func(d *device.Device) bool { return fits(d) && guidOf(n, d.ID) != "" }
-}
-
-// guidOf is the GUID of a device's own port, "" where it is not known.
-func guidOf(n *node, id string) string {
-	i := slices.IndexFunc(n.record.Capacity.Devices, func(d api.Device) bool { return d.ID == id })
-	if i < 0 {
-		return ""
-	}
-	return n.record.Capacity.Devices[i].GUID
 }
 
 func takeClaims(free *partsFree, a *api.Assignment) error {
@@ -175,107 +142,10 @@ func (v *View) inInventory(name string) bool {
 	return ok && v.nodes[id].availability != Absent
 }
 
-// FitDevices chooses devices for members: the n-th is of the n-th group and goes to the n-th node. Those of the member's own node come
-// first, then those of other schedulable nodes in natural order, but for those that somebody has whole. The text says what is missing; nothing is
-// chosen then. TakeDevices takes what was chosen.
-func (s *Sketch) FitDevices(groups []api.Group, f Fit) (chosen [][]DevicesOn, missing string) {
-	trees, whole := map[int32]*partsFree{}, map[int32]bool{}
-	for _, share := range f.Shares {
-		whole[share.node] = share.whole
-	}
-	for i := range groups {
-		for _, c := range f.counts[i] {
-			for range c.members {
-				on, missing := s.devicesOf(&groups[i], c.id, whole, trees)
-				if missing != "" {
-					return nil, missing
-				}
-				chosen = append(chosen, on)
-			}
-		}
-	}
-	return chosen, ""
-}
-
-// devicesOf chooses the devices of one member, and takes them in trees. whole are nodes that others are about to get whole.
-func (s *Sketch) devicesOf(g *api.Group, home int32, whole map[int32]bool, trees map[int32]*partsFree) (on []DevicesOn, missing string) {
-	for _, r := range g.Devices {
-		left := s.choose(r, home, &on, r.Count, trees)
-		if r.Remote {
-			for _, id := range s.view.order {
-				if left == 0 {
-					break
-				}
-				if id != home && s.view.rows[id].state == rowSchedulable && !whole[id] && !s.hasWhole(id) {
-					left = s.choose(r, id, &on, left, trees)
-				}
-			}
-		}
-		if left > 0 && onFunction(r) {
-			return nil, fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), s.whyNoFunction(r))
-		}
-		if left > 0 {
-			where := "on the node of each member"
-			if r.Remote {
-				where = "on any node that can be used"
-			}
-			return nil, fmt.Sprintf("each member of group %q needs %d of device class %q handed out as %q, and too few are free %s", g.Name, r.Count, r.Class, r.Way, where)
-		}
-	}
-	return on, ""
-}
-
-// choose takes up to count parts on a node, and returns how many are left to find.
-func (s *Sketch) choose(r api.DeviceRequest, id int32, on *[]DevicesOn, count int, trees map[int32]*partsFree) int {
-	n := s.view.nodes[id]
-	if len(n.record.Capacity.Devices) == 0 {
-		return count
-	}
-	tree := trees[id]
-	if tree == nil {
-		tree = s.tree(id)
-	}
-	if tree == nil {
-		return count
-	}
-	trees[id] = tree
-	for ; count > 0; count-- {
-		parts, refusal := tree.Place([]device.Request{{Way: r.Way, Count: 1, Suits: fitting(n, r)}})
-		if refusal != nil {
-			break
-		}
-		claim := api.DeviceClaim{Class: r.Class, Device: parts[0][0].Device, Way: r.Way}
-		claim.Takes = takesOf(n, claim)
-		if wholeHCA(r) {
-			claim.GUID = guidOf(n, claim.Device)
-		}
-		claim.Part = tree.partOf(claim)
-		if tree.take(claim, "a member to be") != nil {
-			break
-		}
-		i := slices.IndexFunc(*on, func(o DevicesOn) bool { return o.Node == n.record.Name })
-		if i < 0 {
-			i = len(*on)
-			*on = append(*on, DevicesOn{Node: n.record.Name})
-		}
-		(*on)[i].Claims = append((*on)[i].Claims, claim)
-	}
-	return count
-}
-
-// takesOf returns what a part takes of its device.
-func takesOf(n *node, c api.DeviceClaim) map[string]int64 {
-	i := slices.IndexFunc(n.record.Capacity.Devices, func(d api.Device) bool { return d.ID == c.Device })
-	return n.record.Capacity.Devices[i].Ways[c.Way].Takes
-}
-
 // hasWhole reports whether somebody has a node whole.
 func (s *Sketch) hasWhole(id int32) bool {
 	return s.whole[id] || slices.ContainsFunc(s.view.nodes[id].holders, func(h *holding) bool { return h.assignment.Whole })
 }
-
-// tree is a copy of what is free of a node's devices; nil when what is held there makes no sense: nothing is given then.
-func (s *Sketch) tree(id int32) *partsFree { return s.view.freeParts(id) }
 
 // freeParts is what is free of a node's devices, less what was taken of them in a sketch; nil when what is held there makes no sense.
 func (v *View) freeParts(id int32) *partsFree {

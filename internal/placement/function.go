@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"sort"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -35,26 +36,27 @@ func (f *finder) roomDevices(id, most int32) int32 {
 	if free == nil || len(f.v.nodes[id].record.Capacity.Devices) == 0 {
 		return 0
 	}
-	take := func(requests []api.DeviceRequest) bool {
-		for _, r := range requests {
-			for range r.Count {
-				parts, refusal := free.Place([]device.Request{{Way: r.Way, Count: 1, Suits: fitting(f.v.nodes[id], r)}})
-				if refusal != nil || free.Take(parts[0][0]) != nil {
-					return false
-				}
-			}
-		}
-		return true
-	}
+	var others []device.Request
 	if f.used != nil {
-		take(f.used.devices[id])
+		others = asParts(f.v.nodes[id], f.used.devices[id], 1)
 	}
-	for members := range most {
-		if !take(f.devices) {
-			return members
-		}
+	fits := func(members int) bool {
+		_, ok := free.Fit(append(asParts(f.v.nodes[id], f.devices, members), others...))
+		return ok
 	}
-	return most
+	if fits(int(most)) {
+		return most
+	}
+	return int32(sort.Search(int(most)-1, func(n int) bool { return !fits(n + 1) }))
+}
+
+// asParts are the parts of a node's devices that so many members ask for.
+func asParts(n *node, requests []api.DeviceRequest, members int) []device.Request {
+	parts := make([]device.Request, 0, len(requests))
+	for _, r := range requests {
+		parts = append(parts, device.Request{Way: r.Way, Count: r.Count * members, Suits: serving(n, r)})
+	}
+	return parts
 }
 
 // onFunction reports whether a request is for a function of an adapter, for a port of the member.
@@ -77,7 +79,7 @@ func functionText(r api.DeviceRequest) string {
 	if r.Cell != "" {
 		what += " in cell " + r.Cell
 	}
-	return what
+	return what + choiceText(r.DeviceChoice, "adapter")
 }
 
 // whyNoFunction tells of each node why it can't give a function of an adapter. It names the adapters' ports by their PCI addresses.
@@ -110,14 +112,19 @@ func (s *Sketch) whyNoFunction(r api.DeviceRequest) string {
 // functionProblem is why a node has no free function; "" for one without such adapters, of which there may be many, and for one that has some left.
 func (s *Sketch) functionProblem(id int32, r api.DeviceRequest) string {
 	n, free := s.view.nodes[id], s.view.freeParts(id)
-	var texts []string
-	fits := acceptable(r)
+	var texts, others []string
+	suit := 0
 	for i := range n.record.Capacity.Devices {
 		d := &n.record.Capacity.Devices[i]
-		way, has := d.Ways[r.Way]
-		if !has || !fits(deviceOf(d)) {
+		if !offers(d, r) {
 			continue
 		}
+		way := d.Ways[r.Way]
+		if why := whyNot(n, d, r.DeviceChoice); why != "" {
+			others = append(others, why)
+			continue
+		}
+		suit++
 		if free == nil {
 			return "what is held of its devices is contradictory"
 		}
@@ -139,6 +146,9 @@ func (s *Sketch) functionProblem(id int32, r api.DeviceRequest) string {
 		case left < way.Takes[api.CounterVF]:
 			texts = append(texts, fmt.Sprintf("all %d virtual functions of %s are taken", vfs, d.ID))
 		}
+	}
+	if suit == 0 {
+		return strings.Join(others, ", ")
 	}
 	return strings.Join(texts, ", ")
 }

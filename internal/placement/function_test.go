@@ -35,7 +35,7 @@ func onFunctions(size int, requests ...api.DeviceRequest) []api.Group {
 }
 
 func hcaVF(cell string) api.DeviceRequest {
-	return api.FunctionRequest(api.InterfaceVF, api.TechnologyInfiniBand, cell)
+	return api.FunctionRequest(api.GroupNetwork{Interface: api.InterfaceVF}, api.TechnologyInfiniBand, cell)
 }
 
 // parts are the parts that members get, and what is missing.
@@ -125,7 +125,9 @@ func TestAPartIsHeldUntilItsHolderIsClean(t *testing.T) {
 
 func TestAWholePortIsSharedWithNoFunction(t *testing.T) {
 	t.Parallel()
-	nic := func(i api.Interface) api.DeviceRequest { return api.FunctionRequest(i, api.TechnologyVLAN, "") }
+	nic := func(i api.Interface) api.DeviceRequest {
+		return api.FunctionRequest(api.GroupNetwork{Interface: i}, api.TechnologyVLAN, "")
+	}
 	s := withAdapters(8, 2).Sketch()
 	got, missing := parts(t, s, onFunctions(2, nic(api.InterfacePF)))
 	if fmt.Sprint(got) != "[n2/0000:3b:00.0/ n3/0000:3b:00.0/]" {
@@ -155,7 +157,7 @@ func TestAWholePortOnInfiniBandHasTheGUIDOfItsAdapter(t *testing.T) {
 		ID: "0000:5e:00.0", Class: "hca", Cell: "ib0", GUID: "0002c90000200011", Counters: one, Ways: map[string]api.DeviceWay{"pf": {Mode: "whole", Takes: one}},
 	}}
 	v.SetNode(rec, Schedulable)
-	groups := onFunctions(1, api.FunctionRequest(api.InterfacePF, api.TechnologyInfiniBand, "ib0"))
+	groups := onFunctions(1, api.FunctionRequest(api.GroupNetwork{Interface: api.InterfacePF}, api.TechnologyInfiniBand, "ib0"))
 	s := v.Sketch()
 	fit, _, _ := s.Fit(groups)
 	chosen, missing := s.FitDevices(groups, fit)

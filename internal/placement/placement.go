@@ -10,6 +10,8 @@
 package placement
 
 import (
+	"slices"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource"
 )
@@ -138,6 +140,17 @@ type occupancy struct {
 	memory memoryFree
 	// pages are the free bytes of huge pages by their size; nil on a node without.
 	pages map[int64]memoryFree
+}
+
+func (o occupancy) clone() occupancy {
+	c := occupancy{cores: slices.Clone(o.cores), memory: slices.Clone(o.memory)}
+	if o.pages != nil {
+		c.pages = make(map[int64]memoryFree, len(o.pages))
+		for size, free := range o.pages {
+			c.pages[size] = slices.Clone(free)
+		}
+	}
+	return c
 }
 
 // Whole reports whether members of a stack get whole nodes, which may be machines that are off: nothing of theirs is shared with anybody.

@@ -80,8 +80,9 @@ func (u *uses) add(v *View, nodes []nodeCount, g api.Group) {
 			if u.devices == nil {
 				u.devices = map[int32][]api.DeviceRequest{}
 			}
-			for range n.members {
-				u.devices[n.id] = append(u.devices[n.id], own...)
+			for _, r := range own {
+				r.Count *= int(n.members)
+				u.devices[n.id] = append(u.devices[n.id], r)
 			}
 		}
 	}

@@ -52,10 +52,13 @@ func (v *View) Sketch() *Sketch {
 // Clone returns a copy that counts; members that were laid out on s are only numbers to it.
 func (s *Sketch) Clone() *Sketch { return s.view.Sketch() }
 
-// Trial is Clone with devices of its own: what is taken of those on it is not taken on s.
+// Trial is Clone with devices and cores of its own: what is taken of those on it is not taken on s.
 func (s *Sketch) Trial() *Sketch {
 	t := s.Clone()
 	t.view.claims = maps.Clone(t.view.claims)
+	for id, had := range s.slots {
+		t.slots[id] = had.clone()
+	}
 	return t
 }
 

@@ -33,7 +33,7 @@ func (w *world) drawDevices() []api.Device {
 	for _, class := range classes {
 		for i := range max(0, w.deviceRandom.IntN(4)-1) {
 			d := class
-			d.ID = fmt.Sprintf("%s%d", class.Class, i)
+			d.ID, d.NUMANode, d.Rail = fmt.Sprintf("%s%d", class.Class, i), i%2, i
 			devices = append(devices, d)
 		}
 	}
@@ -62,7 +62,7 @@ func asksOwnNode(g api.Group) bool {
 
 // addTakes adds what so many parts take of devices of a class that are handed out in a way.
 func addTakes(sum map[string]int64, class, way string, parts int64) {
-	for _, d := range append(slices.Clone(classes), hca()) {
+	for _, d := range append(slices.Clone(classes), hca(0)) {
 		if d.Class == class {
 			for counter, amount := range d.Ways[way].Takes {
 				sum[class+"/"+counter] += parts * amount
@@ -224,6 +224,7 @@ func (m *mirror) checkClaims(in *api.ClusterIntent, a *api.Assignment, claims ma
 		if g.Name != a.Group {
 			continue
 		}
+		m.checkChoices(&g, a)
 		asked := map[claimKey]claimed{}
 		for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
 			key := claimKey{r.Class, r.Way}

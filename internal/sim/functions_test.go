@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,10 +21,13 @@ const (
 	vfsPerAdapter                 = 2
 )
 
-// hca is a port of an adapter on the site's fabric.
-func hca() api.Device {
+// The adapters on the site's fabric, one on each of its rails.
+var hcas = []string{"0000:5e:00.0", "0000:af:00.0"}
+
+// hca is a port of an adapter on a rail of the site's fabric.
+func hca(rail int) api.Device {
 	return api.Device{
-		ID: "0000:5e:00.0", Class: api.ClassHCA, Cell: cell, Counters: map[string]int64{"vf": vfsPerAdapter, "port": 1},
+		ID: hcas[rail], Class: api.ClassHCA, NUMANode: rail, Rail: rail, Cell: cell, Counters: map[string]int64{"vf": vfsPerAdapter, "port": 1},
 		Ways: map[string]api.DeviceWay{
 			"vf": {Mode: "sriov", Takes: map[string]int64{"vf": 1}},
 			"pf": {Mode: "whole", Takes: map[string]int64{"vf": vfsPerAdapter, "port": 1}},
@@ -31,10 +35,13 @@ func hca() api.Device {
 	}
 }
 
-// addAdapters gives most nodes an adapter on the fabric, if the site has one.
+// addAdapters gives most nodes one or two adapters on the fabric, if the site has one.
 func (w *world) addAdapters(record *api.NodeRecord) {
 	if w.fabric != nil && w.cfg.Kinds.Has(Functions) && w.drawnFor(record.Name+" adapter", 4) > 0 {
-		record.Capacity.Devices = append(record.Capacity.Devices, hca())
+		record.Capacity.Devices = append(record.Capacity.Devices, hca(0))
+		if w.drawnFor(record.Name+" second adapter", 2) > 0 {
+			record.Capacity.Devices = append(record.Capacity.Devices, hca(1))
+		}
 	}
 }
 
@@ -68,7 +75,45 @@ func (w *world) drawFunctions(cluster, project string, groups []api.Group) {
 		if w.fabric != nil && w.drawnFor(cluster+" "+g.Name+" partition", 3) > 0 {
 			on.Name, on.Limited = api.ProjectNetwork(partitionNetwork), w.drawnFor(cluster+" "+g.Name+" limited", 2) == 0
 		}
+		on.Adapter = w.drawAdapter(cluster+" "+g.Name, on.Name)
 		g.Spares, g.Networks = 0, append(g.Networks[:len(g.Networks):len(g.Networks)], on)
+	}
+}
+
+// drawAdapter narrows the adapters of some ports: to one that some nodes have, or to a NUMA node or a rail.
+func (w *world) drawAdapter(port, network string) (c api.DeviceChoice) {
+	number := w.drawnFor(port+" which adapter", 2)
+	switch w.drawnFor(port+" adapter", 6) {
+	case 0:
+		if c.Device = fmt.Sprint("nic", number); network == api.ProjectNetwork(partitionNetwork) {
+			c.Device = hcas[number]
+		}
+	case 1:
+		c.NUMANode = &number
+	case 2:
+		c.Rail = &number
+	}
+	return c
+}
+
+// checkChoices checks that the ports of a member are on adapters that its group chose.
+func (m *mirror) checkChoices(g *api.Group, a *api.Assignment) {
+	for _, on := range g.Functions() {
+		if on.Adapter == (api.DeviceChoice{}) {
+			continue
+		}
+		for i := range a.Ports {
+			p := &a.Ports[i]
+			if n := m.networks[p.Network]; n == nil || n.OwnName() != on.Name {
+				continue
+			}
+			m.w.happened("adapter chosen")
+			d, _ := m.w.device(deviceOf{a.Node, p.Device}, api.DeviceClaim{Class: functionsOf(&api.Group{Networks: []api.GroupNetwork{on}})[0].Class, Way: string(on.Interface)})
+			c := on.Adapter
+			if d == nil || c.Device != "" && c.Device != d.ID || c.NUMANode != nil && *c.NUMANode != d.NUMANode || c.Rail != nil && *c.Rail != d.Rail {
+				m.w.fail("functions", "%s asked for a port on %s, and has it on %+v", a.ID, on, d)
+			}
+		}
 	}
 }
 
@@ -93,9 +138,9 @@ func (w *world) drawOwnNetwork(cluster string, spec *api.ClusterSpec) {
 func functionsOf(g *api.Group) []api.DeviceRequest {
 	var requests []api.DeviceRequest
 	for _, on := range g.Functions() {
-		r := api.FunctionRequest(on.Interface, api.TechnologyVLAN, "")
+		r := api.FunctionRequest(on, api.TechnologyVLAN, "")
 		if on.Name == api.ProjectNetwork(partitionNetwork) || on.Name == api.OwnPartition {
-			r = api.FunctionRequest(on.Interface, api.TechnologyInfiniBand, cell)
+			r = api.FunctionRequest(on, api.TechnologyInfiniBand, cell)
 		}
 		requests = append(requests, r)
 	}

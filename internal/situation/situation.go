@@ -339,6 +339,9 @@ func (s *Site) request(asked Asked) admission.Request {
 		}
 	}
 	for a := range c.Held() {
+		if len(a.Devices) > 0 && count[a.Group] > 0 && !a.IsPart() {
+			r.Mates = append(r.Mates, placement.MateOf(a))
+		}
 		switch {
 		case need.Kind == lifecycle.NeedResize:
 			if a.ID == need.Members[0].Resizes {

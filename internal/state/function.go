@@ -36,7 +36,7 @@ func (v *View) functionsOf(project string, spec *api.ClusterSpec, g *api.Group) 
 				cell = stored.Cell
 			}
 		}
-		requests = append(requests, api.FunctionRequest(n.Interface, technology, cell))
+		requests = append(requests, api.FunctionRequest(n, technology, cell))
 	}
 	return requests
 }

@@ -47,6 +47,7 @@ func guards() []Mutant {
 		cipherGuards,
 		vlanGuards,
 		functionGuards,
+		choiceGuards,
 		adapterGuards,
 		infiniBandGuards,
 		watchGuards,

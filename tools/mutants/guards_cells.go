@@ -151,8 +151,8 @@ var cellGuards = []Mutant{
 	},
 	{
 		Guard:   "a node that somebody has whole lends its devices to nobody else",
-		File:    "internal/placement/devices.go",
-		Find:    "&& !whole[id] && !s.hasWhole(id) {",
+		File:    "internal/placement/choose.go",
+		Find:    "&& !c.whole[id] && !c.s.hasWhole(id) {",
 		Replace: "{",
 		Test:    "./internal/placement TestAWholeNodeLendsNoDevicesToOthers",
 	},

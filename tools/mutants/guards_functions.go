@@ -137,9 +137,9 @@ var functionGuards = []Mutant{
 	},
 	{
 		Guard:   "a whole port whose GUID is not known is not handed out",
-		File:    "internal/placement/devices.go",
-		Find:    "fits(d) && guidOf(n, d.ID) != \"\"",
-		Replace: "fits(d) && guidOf(n, d.ID) != d.ID",
+		File:    "internal/placement/choice.go",
+		Find:    "(!wholeHCA(r) || d.GUID != \"\")",
+		Replace: "(!wholeHCA(r) || d.GUID != d.ID)",
 		Test:    "./internal/placement TestAWholePortOnInfiniBandHasTheGUIDOfItsAdapter",
 	},
 	{
