@@ -79,12 +79,12 @@ func prefer(n *node, all []*api.Device, on *plane, near []int) [][]*api.Device {
 		}
 		return some
 	}
-	close := only(all, func(d *api.Device) bool { return slices.Contains(near, numaNodeOf(n, d)) })
-	levels := [][]*api.Device{close, all}
+	nearby := only(all, func(d *api.Device) bool { return slices.Contains(near, numaNodeOf(n, d)) })
+	levels := [][]*api.Device{nearby, all}
 	if on != nil {
 		same := only(all, func(d *api.Device) bool { return planeOf(d) == *on })
-		both := only(same, func(d *api.Device) bool { return slices.Contains(close, d) })
-		levels = [][]*api.Device{both, same, close, all}
+		both := only(same, func(d *api.Device) bool { return slices.Contains(nearby, d) })
+		levels = [][]*api.Device{both, same, nearby, all}
 	}
 	last := 0
 	return slices.DeleteFunc(levels, func(level []*api.Device) bool {
@@ -110,7 +110,6 @@ func (c *chooser) choosePlane(group, request int, mates []Mate) *plane {
 	if r.Remote || r.Rail != nil || r.Device != "" {
 		return nil
 	}
-	type score struct{ room, near int }
 	scores := map[plane]*score{}
 	for _, id := range c.nodes {
 		for _, d := range c.serving(id, r) {
@@ -146,6 +145,14 @@ func (c *chooser) choosePlane(group, request int, mates []Mate) *plane {
 			scores[planeOf(d)].room++
 		}
 	}
+	return bestOf(scores)
+}
+
+// score is for how many members a plane has room, and to how many members' CPUs it is near.
+type score struct{ room, near int }
+
+// bestOf returns the plane with the best score; of equals the lowest rail, and then the first cell.
+func bestOf(scores map[plane]*score) *plane {
 	var best *plane
 	for p, s := range scores {
 		if best == nil {

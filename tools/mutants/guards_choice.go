@@ -33,8 +33,8 @@ var choiceGuards = []Mutant{
 	{
 		Guard:   "what no device that is near has left is taken elsewhere",
 		File:    "internal/placement/nearby.go",
-		Find:    "levels := [][]*api.Device{close, all}",
-		Replace: "levels := [][]*api.Device{close}",
+		Find:    "levels := [][]*api.Device{nearby, all}",
+		Replace: "levels := [][]*api.Device{nearby}",
 		Test:    "./internal/placement TestFunctionsAreNearTheCPUsOfTheirMembers",
 	},
 	{
