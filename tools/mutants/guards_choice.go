@@ -100,11 +100,4 @@ var choiceGuards = []Mutant{
 		Replace: "int64(d.Rail%2), MaxRail)",
 		Test:    "./internal/manifest TestWhatAnAgentSaysOfItsNodeIsBounded",
 	},
-	{
-		Guard:   "the simulator sees a port on an adapter that was not chosen",
-		File:    "internal/placement/choice.go",
-		Find:    "case c.Rail != nil && d.Rail != *c.Rail:",
-		Replace: "case c.Rail != nil && d.Rail != *c.Rail && d.ID == \"\":",
-		Test:    simulated,
-	},
 }
