@@ -190,3 +190,16 @@ func TestWhatNoAdapterEnforcesIsRefusedOnFunctions(t *testing.T) {
 		t.Errorf("a refused port made %v somebody's", played.owners)
 	}
 }
+
+// TestABridgeAndAFunctionOnOneVLANNeedATrunk: the member on the function is beyond the VLAN to the member on the bridge.
+func TestABridgeAndAFunctionOnOneVLANNeedATrunk(t *testing.T) {
+	n, _ := functionNode(t)
+	network := functionNetwork()
+	beside := network.Ports[0]
+	beside.ID, beside.Address, beside.MAC, beside.Function = "uid.c-1.4", beside.Address.Next(), "02:6e:00:01:00:03", fabric.Function{}
+	network.Ports = append(network.Ports, beside)
+	err := n.fabric.Apply(t.Context(), []fabric.Network{network})
+	if err == nil || !strings.Contains(err.Error(), "network 1 needs VLAN 101, but this node has no trunk") {
+		t.Errorf("got %v", err)
+	}
+}

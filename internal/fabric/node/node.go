@@ -202,13 +202,13 @@ func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Obse
 	if err := fabric.Validate(networks); err != nil {
 		return plan.Observed{}, nil, err
 	}
-	networks = fabric.OnBridges(networks)
 	seen, err := f.observe(ctx)
 	if err != nil {
 		return plan.Observed{}, nil, err
 	}
-	seen.CanGuard = f.guards.can(ctx, f.node, f.log, networks)
-	seen.CanShape = f.limits.can(ctx, f.log, networks)
+	bridged := fabric.OnBridges(networks) // what Compute makes of them is no input of it: members beyond the VLAN have no peer
+	seen.CanGuard = f.guards.can(ctx, f.node, f.log, bridged)
+	seen.CanShape = f.limits.can(ctx, f.log, bridged)
 	ops, err := plan.Compute(f.cfg.Config, networks, seen)
 	return seen, ops, err
 }
