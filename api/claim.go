@@ -102,6 +102,8 @@ type PortClaim struct {
 	// Device is the node's port that it is, or is on. Fabric and At are where that is connected; the fabric must prove the port clean too. All are
 	// empty for a port that only the node knows of.
 	Device string `json:"device,omitempty"`
+	// Standby: beside its virtual function, the port is one on the node's bridge with the same addresses, for the time without the function.
+	Standby bool `json:"standby,omitempty"`
 	// Part is the part of Device that it is, or is on, as in the DeviceClaim; empty for the whole port.
 	Part   string `json:"part,omitempty"`
 	Fabric string `json:"fabric,omitempty"`

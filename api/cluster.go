@@ -46,6 +46,8 @@ type Group struct {
 	Interface Interface `json:"interface,omitempty"`
 	// Adapter narrows the adapters whose functions those ports are on. It is for the interfaces vf, pf and macvtap.
 	Adapter DeviceChoice `json:"adapter,omitzero"`
+	// Standby is that of a GroupNetwork, for the cluster's own network.
+	Standby bool `json:"standby,omitempty"`
 	// Networks are networks on which each member has a port, besides the cluster's own. NAME is a further private network of the cluster; groups
 	// that name it share it. project/NAME is a network of the cluster's project, which other clusters may be on. Members have them as eth1,
 	// eth2 and so on: private ones first, each kind in the order in which the cluster's groups first name them.
@@ -138,6 +140,7 @@ type ClusterRequest struct {
 	Spares       int               `json:"spares,omitempty"`
 	Interface    Interface         `json:"interface,omitempty"`
 	Adapter      DeviceChoice      `json:"adapter,omitzero"`
+	Standby      bool              `json:"standby,omitempty"`
 	Networks     []GroupNetwork    `json:"networks,omitempty"`
 	ShareMemory  *bool             `json:"share_memory,omitempty"`
 	Display      bool              `json:"display,omitempty"`

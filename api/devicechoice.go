@@ -2,7 +2,6 @@ package api
 
 import (
 	"strconv"
-	"strings"
 )
 
 // DeviceChoice narrows which devices serve a request. The zero value takes any.
@@ -41,9 +40,4 @@ func (c DeviceChoice) Pairs() []string {
 func (c DeviceChoice) Same(o DeviceChoice) bool {
 	same := func(a, b *int) bool { return a == b || a != nil && b != nil && *a == *b }
 	return c.Device == o.Device && same(c.NUMANode, o.NUMANode) && same(c.Rail, o.Rail)
-}
-
-// With writes an interface and the choice of its adapter on one line: vf,rail=1.
-func (i Interface) With(c DeviceChoice) string {
-	return strings.Join(append([]string{string(i)}, c.Pairs()...), ",")
 }

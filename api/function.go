@@ -41,7 +41,7 @@ func (g *Group) HasFunctions() bool { return len(g.Functions()) > 0 }
 func (g *Group) Functions() []GroupNetwork {
 	var on []GroupNetwork
 	if g.Interface.OnFunction() {
-		on = append(on, GroupNetwork{Interface: g.Interface, Adapter: g.Adapter})
+		on = append(on, g.OwnNetwork())
 	}
 	for _, n := range g.Networks {
 		if n.Interface.OnFunction() {
@@ -49,6 +49,11 @@ func (g *Group) Functions() []GroupNetwork {
 		}
 	}
 	return on
+}
+
+// OwnNetwork returns what the group's ports on the cluster's own network are. That network has no name.
+func (g *Group) OwnNetwork() GroupNetwork {
+	return GroupNetwork{Interface: g.Interface, Adapter: g.Adapter, Standby: g.Standby}
 }
 
 // FunctionRequest returns the device that each member of a group needs for its port on a network of this technology and cell.

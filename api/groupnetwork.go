@@ -21,6 +21,9 @@ type GroupNetwork struct {
 	Interface Interface `json:"interface,omitempty"`
 	// Adapter narrows the adapters whose functions the ports are on. It is for the interfaces vf, pf and macvtap.
 	Adapter DeviceChoice `json:"adapter,omitzero"`
+	// Standby gives each virtual machine a para-virtual interface with the MAC address of its virtual function, which carries the traffic while the
+	// machine has no function: while it is saved, restored or moved. It is for the interface vf on a VLAN.
+	Standby bool `json:"standby,omitempty"`
 	// Limited gives the ports limited membership of an InfiniBand partition: they reach full members only.
 	Limited bool `json:"limited,omitempty"`
 	// Quality is the quality of service of each of the ports.
@@ -39,14 +42,14 @@ const (
 	InterfacePF      Interface = "pf"
 )
 
-// String writes the network on one line: NAME=ADDRESS:INTERFACE,KEY=VALUE:limited[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
+// String writes the network on one line: NAME=ADDRESS:INTERFACE,standby,KEY=VALUE:limited[GROUP,GROUP](MIN-MAX dscp N), without what is not chosen.
 func (n GroupNetwork) String() string {
 	text := n.Name
 	if n.Address != "" {
 		text += "=" + n.Address
 	}
 	if n.Interface != "" {
-		text += ":" + n.Interface.With(n.Adapter)
+		text += ":" + n.InterfaceText()
 	}
 	if n.Limited {
 		text += ":limited"
@@ -59,6 +62,18 @@ func (n GroupNetwork) String() string {
 	}
 	return text
 }
+
+// InterfaceText writes what each port is, as users do: KIND,standby,KEY=VALUE, without what is not chosen; "" where nothing is.
+func (n GroupNetwork) InterfaceText() string {
+	words := []string{string(n.Interface)}
+	if n.Standby {
+		words = append(words, ChoiceStandby)
+	}
+	return strings.Join(append(words, n.Adapter.Pairs()...), ",")
+}
+
+// ChoiceStandby follows the kind of a port that has a standby.
+const ChoiceStandby = "standby"
 
 // OnNetworks returns networks of a group by their names alone.
 func OnNetworks(names ...string) []GroupNetwork {
@@ -74,7 +89,7 @@ type groupNetwork GroupNetwork
 
 // MarshalJSON writes the name alone if nothing else is chosen.
 func (n GroupNetwork) MarshalJSON() ([]byte, error) {
-	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Interface == "" && n.Adapter == (DeviceChoice{}) && !n.Limited && n.Quality == (Quality{}) {
+	if n.Address == "" && len(n.SecurityGroups) == 0 && n.Interface == "" && n.Adapter == (DeviceChoice{}) && !n.Standby && !n.Limited && n.Quality == (Quality{}) {
 		return json.Marshal(n.Name)
 	}
 	return json.Marshal(groupNetwork(n))

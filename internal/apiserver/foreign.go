@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -35,6 +36,12 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 				Location: groupField(spec, i, "interface"), Value: string(g.Interface),
 				Message: fmt.Sprintf("is not possible with environment %q, the disk of another system: its probe goes by the cluster's own network, and no node sees the traffic of a "+
 					"function; use an environment whose probe is a text on the console", g.Environment),
+			})
+		}
+		if has := func(on api.GroupNetwork) bool { return on.Standby }; slices.ContainsFunc(g.Functions(), has) {
+			problems = append(problems, api.FieldProblem{
+				Location: groupField(spec, i, "standby"), Value: "true",
+				Message: fmt.Sprintf("is not possible with environment %q, the disk of another system: nobody tells that system which of two interfaces with one address to use", g.Environment),
 			})
 		}
 		if len(g.Checks) > 0 {

@@ -19,6 +19,7 @@ func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
 	check := api.Check{Name: "disk", Command: []string{"true"}}
 	for want, req := range map[string]api.ClusterRequest{
 		"boots in virtual machines only": {Name: "c1", Environment: "other"},
+		"nobody tells that system which": {Name: "c1", Environment: "other", Stack: api.StackVM, Interface: api.InterfaceVF, Standby: true},
 		"no node sees the traffic of a":  {Name: "c1", Environment: "other", Stack: api.StackVM, Interface: api.InterfaceVF},
 		"without an agent to run":        {Name: "c1", Environment: "other", Stack: api.StackVM, Checks: []api.Check{check}},
 	} {

@@ -74,6 +74,8 @@ func infiniBandProblem(g *api.Group, on api.GroupNetwork) (field, problem string
 		return "interface", "macvtap is an Ethernet interface, and InfiniBand carries no Ethernet; write vf, or pf for a whole port"
 	case !on.Interface.OnFunction():
 		return "interface", fmt.Sprintf("InfiniBand can't be bridged to a port of kind %s; write vf, or pf for a whole port, or use a network of technology vxlan, whose tunnels may cross InfiniBand", defaultInterface(g, on))
+	case on.Standby:
+		return "standby", "a standby is an Ethernet interface, and InfiniBand carries no Ethernet; omit it"
 	default:
 		return unenforced(on)
 	}

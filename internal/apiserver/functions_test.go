@@ -40,6 +40,8 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 	guarded.SecurityGroups, marked.DSCP = []string{"web"}, "10"
 	limited := on("project/wire", "vf")
 	limited.Limited = true
+	standby, standbyIB := on("project/wire", "vf"), on("project/ib", "vf")
+	standby.Standby, standbyIB.Standby = true, true
 	for _, tt := range []struct {
 		what  string
 		stack api.Stack
@@ -58,6 +60,8 @@ func TestAPortOnAFunctionIsRefusedWithTheReason(t *testing.T) {
 		{"a whole node", api.StackMetal, on("project/wire", "vf"), `is not possible on stack "metal"`},
 		{"security groups", api.StackContainer, guarded, "has security groups, which nodes can't enforce on a port of kind vf"},
 		{"a DSCP", api.StackContainer, marked, "has a DSCP, which nodes can't enforce on a port of kind vf"},
+		{"a standby of a container", api.StackContainer, standby, "a standby is for virtual machines"},
+		{"a standby on a partition", api.StackVM, standbyIB, "a standby is an Ethernet interface, and InfiniBand carries no Ethernet"},
 		{"a limited member of a VLAN", api.StackContainer, limited, "limited membership is for networks on InfiniBand"},
 	} {
 		err := create("refused", tt.stack, tt.on)

@@ -80,7 +80,7 @@ func ownNetworkDiffers(was, want *api.ClusterSpec, differ func(path string, was,
 	for _, w := range want.Groups {
 		if i := groupIndex(*was, w.Name); i >= 0 {
 			g := &was.Groups[i]
-			differ(groupPath(w.Name)+".interface", cmp.Or(g.Interface.With(g.Adapter), "made by nodes"), cmp.Or(w.Interface.With(w.Adapter), "made by nodes"))
+			differ(groupPath(w.Name)+".interface", cmp.Or(g.OwnNetwork().InterfaceText(), "made by nodes"), cmp.Or(w.OwnNetwork().InterfaceText(), "made by nodes"))
 		}
 	}
 }

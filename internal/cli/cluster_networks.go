@@ -59,7 +59,7 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 		return &networks[i], nil
 	}
 	for _, text := range f.interfaces {
-		head, pairs, chosen := strings.Cut(text, ",") // a PCI address has colons, too
+		head, words, chosen := strings.Cut(text, ",") // a PCI address has colons, too
 		at := strings.LastIndex(head, ":")
 		if at < 0 {
 			continue // of the cluster's own network
@@ -75,7 +75,7 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 			return usage("--interface %s: the network has an interface already; give it once", text)
 		}
 		n.Interface = api.Interface(head[at+1:])
-		if n.Adapter, err = adapterChoice(text, pairs, chosen); err != nil {
+		if n.Standby, n.Adapter, err = portChoices(text, words, chosen); err != nil {
 			return err
 		}
 	}
@@ -89,35 +89,39 @@ func flaggedInterfaces(f createFlags, networks []api.GroupNetwork) error {
 	return nil
 }
 
-// adapterChoice reads which adapters a port may be on, KEY=VALUE,..., of an --interface.
-func adapterChoice(text, pairs string, given bool) (c api.DeviceChoice, err error) {
+// portChoices reads what follows the kind of a port in an --interface: standby, and which adapters it may be on, KEY=VALUE.
+func portChoices(text, words string, given bool) (standby bool, c api.DeviceChoice, err error) {
 	if !given {
-		return c, nil
+		return false, c, nil
 	}
-	keys := []string{api.ChoicePF, api.ChoiceNUMA, api.ChoiceRail}
+	keys := []string{api.ChoiceStandby, api.ChoicePF, api.ChoiceNUMA, api.ChoiceRail}
 	seen := map[string]bool{}
-	for _, pair := range strings.Split(pairs, ",") {
+	for _, pair := range strings.Split(words, ",") {
+		if pair == api.ChoiceStandby {
+			standby = true
+			continue
+		}
 		key, value, _ := strings.Cut(pair, "=")
 		if !slices.Contains(keys, key) {
 			hint := ""
 			if near := manifest.Closest(key, keys); near != "" {
 				hint = "; did you mean " + near + "?"
 			}
-			return c, usage("--interface %s: %q chooses no adapter; write pf=ADAPTER, numa=NODE or rail=NUMBER%s", text, pair, hint)
+			return false, c, usage("--interface %s: %q says nothing of a port; write standby, pf=ADAPTER, numa=NODE or rail=NUMBER%s", text, pair, hint)
 		}
 		if seen[key] {
-			return c, usage("--interface %s: %s is given twice; a port is on one adapter", text, key)
+			return false, c, usage("--interface %s: %s is given twice; a port is on one adapter", text, key)
 		}
 		seen[key] = true
 		if key == api.ChoicePF {
 			if c.Device = value; value == "" {
-				return c, usage("--interface %s: pf has no adapter; write its PCI address, such as pf=0000:3b:00.0, or its GUID", text)
+				return false, c, usage("--interface %s: pf has no adapter; write its PCI address, such as pf=0000:3b:00.0, or its GUID", text)
 			}
 			continue
 		}
 		number, err := strconv.Atoi(value)
 		if err != nil {
-			return c, usage("--interface %s: %s=%s is not a number, such as %s=0", text, key, value, key)
+			return false, c, usage("--interface %s: %s=%s is not a number, such as %s=0", text, key, value, key)
 		}
 		if key == api.ChoiceNUMA {
 			c.NUMANode = &number
@@ -125,13 +129,13 @@ func adapterChoice(text, pairs string, given bool) (c api.DeviceChoice, err erro
 			c.Rail = &number
 		}
 	}
-	return c, nil
+	return standby, c, nil
 }
 
 // ownNetworkFields sets what flags say of the cluster's own network.
 func (f *createFlags) ownNetworkFields(cmd *cobra.Command, req *api.ClusterRequest) (given []string, err error) {
 	for _, text := range f.interfaces {
-		head, pairs, chosen := strings.Cut(text, ",")
+		head, words, chosen := strings.Cut(text, ",")
 		switch {
 		case strings.Contains(head, ":"):
 			continue
@@ -139,7 +143,7 @@ func (f *createFlags) ownNetworkFields(cmd *cobra.Command, req *api.ClusterReque
 			return nil, usage("--interface %s: the cluster's own network has interface %s already; give it once", text, req.Interface)
 		}
 		req.Interface, given = api.Interface(head), append(given, "interface")
-		if req.Adapter, err = adapterChoice(text, pairs, chosen); err != nil {
+		if req.Standby, req.Adapter, err = portChoices(text, words, chosen); err != nil {
 			return nil, err
 		}
 	}

@@ -56,25 +56,27 @@ func TestANetworkIsShownWithTheRatesOfItsPorts(t *testing.T) {
 func TestTheOwnNetworksInterfaceAndTechnologyAreGivenWithoutAName(t *testing.T) {
 	f := newFake(t)
 	for want, args := range map[string][]string{
-		"--interface pf: the cluster's own network has interface vf already; give it once":                                     {"--interface", "vf", "--interface", "pf"},
-		`--interface: "vff" is no kind of port; did you mean "vf"?`:                                                            {"--interface", "vff"},
-		"--interface :vf\" is not KIND, such as vf, nor NETWORK:KIND":                                                          {"--interface", ":vf"},
-		"--interface project/ib:vf: its network is not given: --network project/ib":                                            {"--interface", "project/ib:vf"},
-		`--technology: "vlna" is no technology of networks; did you mean "vlan"?`:                                              {"--technology", "vlna"},
-		`--technology: "" is no technology of networks`:                                                                        {"--technology", ""},
-		"--cell: is for clusters with a partition only":                                                                        {"--cell", "ib0"},
-		"--interface vf,numa=x: numa=x is not a number, such as numa=0":                                                        {"--interface", "vf,numa=x"},
-		"--interface vf,nuna=0: \"nuna=0\" chooses no adapter; write pf=ADAPTER, numa=NODE or rail=NUMBER; did you mean numa?": {"--interface", "vf,nuna=0"},
-		"--interface vf,: \"\" chooses no adapter":                                                                             {"--interface", "vf,"},
-		"--interface vf,rail=0,rail=1: rail is given twice; a port is on one adapter":                                          {"--interface", "vf,rail=0,rail=1"},
-		"--interface vf,pf=: pf has no adapter; write its PCI address, such as pf=0000:3b:00.0, or its GUID":                   {"--interface", "vf,pf="},
-		"--interface: \"3b:00.0\" has no PCI domain":                                                                           {"--interface", "vf,pf=3b:00.0"},
-		"--interface: a choice of the adapter is for ports on adapters":                                                        {"--interface", "veth,rail=0"},
-		"--interface: 300 is no rail":                                                                                          {"--network", "project/ib", "--interface", "project/ib:vf,rail=300"},
-		"--interface project/ib:vf,rail=1: its network is not given":                                                           {"--interface", "project/ib:vf,rail=1"},
-		"--egress: is not possible with interface vf":                                                                          {"--interface", "vf", "--egress"},
-		"--technology can't be given together with a file":                                                                     {"--technology", "vlan", "-f", "c1.yaml"},
-		"--cell can't be given together with a file":                                                                           {"--cell", "ib0", "-f", "c1.yaml"},
+		"--interface pf: the cluster's own network has interface vf already; give it once":                                                   {"--interface", "vf", "--interface", "pf"},
+		`--interface: "vff" is no kind of port; did you mean "vf"?`:                                                                          {"--interface", "vff"},
+		"--interface :vf\" is not KIND, such as vf, nor NETWORK:KIND":                                                                        {"--interface", ":vf"},
+		"--interface project/ib:vf: its network is not given: --network project/ib":                                                          {"--interface", "project/ib:vf"},
+		`--technology: "vlna" is no technology of networks; did you mean "vlan"?`:                                                            {"--technology", "vlna"},
+		`--technology: "" is no technology of networks`:                                                                                      {"--technology", ""},
+		"--cell: is for clusters with a partition only":                                                                                      {"--cell", "ib0"},
+		"--interface vf,numa=x: numa=x is not a number, such as numa=0":                                                                      {"--interface", "vf,numa=x"},
+		"--interface vf,nuna=0: \"nuna=0\" says nothing of a port; write standby, pf=ADAPTER, numa=NODE or rail=NUMBER; did you mean numa?":  {"--interface", "vf,nuna=0"},
+		"--interface vf,: \"\" says nothing of a port":                                                                                       {"--interface", "vf,"},
+		"--interface vf,rail=0,rail=1: rail is given twice; a port is on one adapter":                                                        {"--interface", "vf,rail=0,rail=1"},
+		"--interface vf,pf=: pf has no adapter; write its PCI address, such as pf=0000:3b:00.0, or its GUID":                                 {"--interface", "vf,pf="},
+		"--interface: \"3b:00.0\" has no PCI domain":                                                                                         {"--interface", "vf,pf=3b:00.0"},
+		"--interface: a choice of the adapter is for ports on adapters":                                                                      {"--interface", "veth,rail=0"},
+		"--interface: 300 is no rail":                                                                                                        {"--network", "project/ib", "--interface", "project/ib:vf,rail=300"},
+		"--interface project/ib:vf,rail=1: its network is not given":                                                                         {"--interface", "project/ib:vf,rail=1"},
+		"--egress: is not possible with interface vf":                                                                                        {"--interface", "vf", "--egress"},
+		"--technology can't be given together with a file":                                                                                   {"--technology", "vlan", "-f", "c1.yaml"},
+		"--cell can't be given together with a file":                                                                                         {"--cell", "ib0", "-f", "c1.yaml"},
+		`--interface vf,stanby: "stanby" says nothing of a port; write standby, pf=ADAPTER, numa=NODE or rail=NUMBER; did you mean standby?`: {"--interface", "vf,stanby"},
+		"--interface: a standby is for virtual machines":                                                                                     {"--interface", "vf,standby"},
 	} {
 		all := append([]string{"cluster", "create"}, args...)
 		if args[len(args)-1] != "c1.yaml" {
@@ -98,6 +100,11 @@ func TestTheOwnNetworksInterfaceAndTechnologyAreGivenWithoutAName(t *testing.T) 
 	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--interface", "vf,pf=0000:3b:00.0", "--network", "project/ib", "--interface", "project/ib:pf,numa=1,rail=2"), 0,
 		"vf,project/ib:pf,numa=1,rail=2")
 	if c := sent.Networks[0].Adapter; sent.Adapter.Device != "0000:3b:00.0" || c.NUMANode == nil || *c.NUMANode != 1 || c.Rail == nil || *c.Rail != 2 {
+		t.Errorf("sent was %+v", sent)
+	}
+	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--stack", "vm", "--interface", "vf,standby", "--network", "project/wire", "--interface", "project/wire:vf,standby"), 0,
+		"vf,project/wire:vf,standby")
+	if sent.Interface != api.InterfaceVF || !sent.Standby || len(sent.Networks) != 1 || sent.Networks[0].Interface != api.InterfaceVF || !sent.Networks[0].Standby {
 		t.Errorf("sent was %+v", sent)
 	}
 	has(t, f.shell().run(t, "cluster", "create", "c1", "--no-wait", "--interface", "pf", "--technology", "infiniband", "--cell", "ib0"), 0)

@@ -172,7 +172,7 @@ func printGroups(w io.Writer, groups []api.Group) {
 func groupNetworks(g api.Group) string {
 	var parts []string
 	if g.Interface != "" {
-		parts = append(parts, g.Interface.With(g.Adapter)) // on the cluster's own, which has no name
+		parts = append(parts, g.OwnNetwork().InterfaceText()) // on the cluster's own, which has no name
 	}
 	for _, n := range g.Networks {
 		parts = append(parts, n.String())

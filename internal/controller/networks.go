@@ -135,10 +135,10 @@ func hasPortOn(a *api.Assignment, network string) bool {
 // next pass.
 func (p *pass) takeNumbers(a *answer, at *placement.Decision, numbers *placement.Numbers) (fresh []api.Network, joined []api.NetworkRef, err error) {
 	c := a.cluster
-	at.Further, at.Own = map[string][]api.GroupNetwork{}, map[string]api.Interface{}
+	at.Further, at.Own = map[string][]api.GroupNetwork{}, map[string]api.GroupNetwork{}
 	members := 0
 	for _, g := range c.Intent.Spec.Groups {
-		at.Further[g.Name], at.Own[g.Name] = g.Networks, g.Interface
+		at.Further[g.Name], at.Own[g.Name] = g.Networks, g.OwnNetwork()
 		members += g.Size + g.Spares
 	}
 	if c.Record != nil && len(c.Record.Networks) > 0 {

@@ -16,7 +16,7 @@ func adapters(t *testing.T, file string) (string, error) {
 	}
 	c, err := manifest.Normalize(req, src)
 	g := c.Spec.Groups[0]
-	parts := []string{g.Interface.With(g.Adapter)}
+	parts := []string{g.OwnNetwork().InterfaceText()}
 	for _, n := range g.Networks {
 		parts = append(parts, n.String())
 	}

@@ -16,6 +16,7 @@ func (n *normalizer) interfaces(path string, spec *api.ClusterSpec, g api.Group)
 		if network.Limited && !joined {
 			n.add(fmt.Sprintf("%s[%d].limited", path, i), "true", "is for networks of the project on InfiniBand only; %q is a private network of the cluster", network.Name)
 		}
+		n.standby(fmt.Sprintf("%s[%d]", path, i), network, g)
 		if !joined && spec.TechnologyOf(network.Name) == api.TechnologyInfiniBand {
 			continue // ownNetwork has checked it
 		}
@@ -34,6 +35,21 @@ func (n *normalizer) interfaces(path string, spec *api.ClusterSpec, g api.Group)
 				"write interface %s without a network for the cluster's own, or name a network of the project that is a VLAN or on InfiniBand", kind, network.Name, kind)
 		}
 		n.noSpares(at, kind, g)
+	}
+}
+
+// standby checks that what is to have a standby can be unplugged from its member, and missed.
+func (n *normalizer) standby(path string, on api.GroupNetwork, g api.Group) {
+	at := join(path, "standby")
+	if !n.src.Has(at) {
+		at = join(path, "interface") // where a flag has it
+	}
+	switch {
+	case !on.Standby:
+	case g.Stack != api.StackVM:
+		n.add(at, "standby", "a standby is for virtual machines: a member on stack %q has its interfaces for as long as it runs; omit it, or use stack %q", g.Stack, api.StackVM)
+	case on.Interface != api.InterfaceVF:
+		n.add(at, "standby", "a standby is for interface %s, which is unplugged while a machine is saved or moved; omit it, or write that interface", api.InterfaceVF)
 	}
 }
 

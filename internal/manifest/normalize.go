@@ -106,7 +106,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 func shortForm(req api.ClusterRequest) api.Group {
 	return api.Group{
 		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory, Disk: req.Disk},
-		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Interface: req.Interface, Adapter: req.Adapter, Networks: req.Networks,
+		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Interface: req.Interface, Adapter: req.Adapter, Standby: req.Standby, Networks: req.Networks,
 		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, HugePages: req.HugePages, UserData: req.UserData, Checks: req.Checks,
 		Interconnect: req.Interconnect,
 	}
@@ -128,11 +128,11 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 	given := map[string]bool{
 		"size": req.Size != 0, "shape": req.ShapeName != "", "cores": req.Cores != 0, "memory": req.Memory != 0, "stack": req.Stack != "",
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
-		"interface": req.Interface != "", "adapter": req.Adapter != (api.DeviceChoice{}), "networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
+		"interface": req.Interface != "", "adapter": req.Adapter != (api.DeviceChoice{}), "standby": req.Standby, "networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
 		"disk": req.Disk != 0, "huge_pages": req.HugePages != 0, "user_data": req.UserData != "",
 		"interconnect": req.Interconnect != (api.Interconnect{}),
 	}
-	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "interface", "adapter", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data", "interconnect"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "interface", "adapter", "standby", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data", "interconnect"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -210,6 +210,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	n.addresses(join(path, "networks"), g)
 	n.adapter(join(path, "adapter"), g.Interface, g.Adapter)
 	g.Interface = n.ownInterface(join(path, "interface"), g)
+	n.standby(path, g.OwnNetwork(), g)
 	if g.ShareMemory != nil && *g.ShareMemory && g.Stack != api.StackContainer {
 		n.add(join(path, "share_memory"), "true", "members on the stack %q can't share memory; omit it, or use the stack %q", g.Stack, api.StackContainer)
 	}

@@ -106,11 +106,11 @@ func (n *normalizer) ownPartitions(spec *api.ClusterSpec, pathOf func(group int)
 		case g.Interface != "" && len(g.Networks) >= MaxGroupNetworks:
 			n.add(networks, strconv.Itoa(len(g.Networks)), "has %d networks; at most %d are possible beside the cluster's own and its partition", len(g.Networks), MaxGroupNetworks-1)
 		case g.Interface != "":
-			on := api.GroupNetwork{Name: api.OwnPartition, Interface: g.Interface, Adapter: g.Adapter}
+			on := api.GroupNetwork{Name: api.OwnPartition, Interface: g.Interface, Adapter: g.Adapter, Standby: g.Standby}
 			n.ownPartition(at, *g, on)
 			g.Networks = append([]api.GroupNetwork{on}, g.Networks...)
 		}
-		g.Interface, g.Adapter = "", api.DeviceChoice{}
+		g.Interface, g.Adapter, g.Standby = "", api.DeviceChoice{}, false
 	}
 	if !ports && len(n.problems) == 0 {
 		n.add("technology", string(spec.Technology), "gives the cluster a partition, and no group has ports there; write interface %s, or %s for whole ports", api.InterfaceVF, api.InterfacePF)
@@ -127,6 +127,8 @@ func (n *normalizer) ownPartition(path string, g api.Group, on api.GroupNetwork)
 		n.add(path, string(kind), "is not %s, or %s for a whole port: %q is the cluster's partition, and InfiniBand can't be bridged", api.InterfaceVF, api.InterfacePF, on.Name)
 	case len(on.SecurityGroups) > 0:
 		n.add(path, string(kind), "has security groups, which nodes can't enforce on a port of kind %s, whose packets pass no bridge; omit them", kind)
+	case on.Standby:
+		n.add(path, string(kind), "has a standby, which is an Ethernet interface, and InfiniBand carries no Ethernet; omit it")
 	case on.DSCP != "":
 		n.add(path, string(kind), "has a DSCP, which nodes can't enforce on a port of kind %s, whose packets pass no bridge; omit it", kind)
 	default:

@@ -20,7 +20,7 @@ func ownNetwork(t *testing.T, file string) (text string, c manifest.Cluster, err
 	c, err = manifest.Normalize(req, src)
 	text = string(c.Spec.Technology)
 	for _, g := range c.Spec.Groups {
-		text += " " + g.Name + ":" + string(g.Interface)
+		text += " " + g.Name + ":" + g.OwnNetwork().InterfaceText()
 		for _, n := range g.Networks {
 			text += "," + n.String()
 		}
@@ -31,24 +31,25 @@ func ownNetwork(t *testing.T, file string) (text string, c manifest.Cluster, err
 func TestAnOwnNetworkIsCarriedByWhatItsPortsNeed(t *testing.T) {
 	const ib, eth = "interconnect: {technology: infiniband}", "interconnect: {technology: ethernet}"
 	for file, want := range map[string]string{
-		"":                                       "  c:",
-		"interface: veth":                        "  c:",
-		"{stack: vm, interface: virtio}":         "  c:",
-		"technology: vxlan":                      "vxlan c:",
-		"technology: vlan":                       "vlan c:",
-		"interface: vf":                          "vlan c:vf",
-		"interface: vf\n" + eth:                  "vlan c:vf",
-		"interface: pf":                          "vlan c:pf",
-		"stack: vm\ninterface: macvtap":          "vlan c:macvtap",
-		"interface: vf\n" + ib:                   "infiniband c:,infiniband:vf",
-		"interface: pf\nnetworks: [a]\n" + ib:    "infiniband c:,infiniband:pf,a",
-		"interface: vf\ntechnology: vlan\n" + ib: "vlan c:vf",
+		"":                               "  c:",
+		"interface: veth":                "  c:",
+		"{stack: vm, interface: virtio}": "  c:",
+		"technology: vxlan":              "vxlan c:",
+		"technology: vlan":               "vlan c:",
+		"interface: vf":                  "vlan c:vf",
+		"interface: vf\n" + eth:          "vlan c:vf",
+		"interface: pf":                  "vlan c:pf",
+		"stack: vm\ninterface: macvtap":  "vlan c:macvtap",
+		"{stack: vm, interface: vf, standby: true}":                                                  "vlan c:vf,standby",
+		"interface: vf\n" + ib:                                                                       "infiniband c:,infiniband:vf",
+		"interface: pf\nnetworks: [a]\n" + ib:                                                        "infiniband c:,infiniband:pf,a",
+		"interface: vf\ntechnology: vlan\n" + ib:                                                     "vlan c:vf",
 		"interface: vf\ntechnology: infiniband\ncell: ib0":                                           "infiniband c:,infiniband:vf",
 		"technology: infiniband\nnetworks: [{name: infiniband, interface: vf}]":                      "infiniband c:,infiniband:vf",
 		"groups: [{name: a, interface: vf}, {name: b}]":                                              "vlan a:vf b:",
 		"groups: [{name: a, interface: vf, " + ib + "}, {name: b, " + ib + "}]":                      "infiniband a:,infiniband:vf b:",
 		"groups: [{name: a, interface: vf, " + ib + "}, {name: b, interface: vf}]\ntechnology: vlan": "vlan a:vf b:vf",
-		"networks: [infiniband]": "  c:,infiniband",
+		"networks: [infiniband]":                                                                     "  c:,infiniband",
 	} {
 		if strings.HasPrefix(file, "{") {
 			file = strings.ReplaceAll(strings.Trim(file, "{}"), ", ", "\n")
@@ -69,20 +70,27 @@ func TestAnOwnNetworkIsCarriedByWhatItsPortsNeed(t *testing.T) {
 func TestAnOwnNetworkThatCanNotBeIsRefusedWithTheReason(t *testing.T) {
 	const ib = "interconnect: {technology: infiniband}"
 	for file, want := range map[string]string{
-		"technology: token-ring":                           `technology: "token-ring" is no technology of networks; use vxlan, vlan or infiniband`,
-		"technology: vlna":                                 `did you mean "vlan"?`,
-		"technology: ''":                                   `technology: "" is no technology of networks`,
-		"interface: ''":                                    "interface: is empty; use veth, virtio, macvtap, vf or pf",
-		"interface: vff":                                   `interface: "vff" is no kind of port; did you mean "vf"?`,
-		"interface: virtio":                                `"virtio" is for virtual machines`,
-		"interface: macvtap":                               `"macvtap" is for virtual machines`,
-		"stack: vm\ninterface: veth":                       `"veth" is for containers`,
-		"stack: metal\ninterface: vf":                      `is not possible on stack "metal"`,
-		"stack: metal\ntechnology: vlan":                   `stack: "metal" gives members the ports of their nodes, which can't be on an own network of technology vlan`,
-		"interface: vf\ntechnology: vxlan":                 `interface: "vf" is not possible on an own network of technology vxlan`,
-		"interface: vf\nspares: 1":                         "which a spare can't hold for its member",
-		"interface: vf\nspares: 1\n" + ib:                  "which a spare can't hold for its member",
-		"interface: vf\negress: true":                      "egress: is not possible with interface vf: its packets pass no node",
+		"technology: token-ring":                                  `technology: "token-ring" is no technology of networks; use vxlan, vlan or infiniband`,
+		"technology: vlna":                                        `did you mean "vlan"?`,
+		"technology: ''":                                          `technology: "" is no technology of networks`,
+		"interface: ''":                                           "interface: is empty; use veth, virtio, macvtap, vf or pf",
+		"interface: vff":                                          `interface: "vff" is no kind of port; did you mean "vf"?`,
+		"interface: virtio":                                       `"virtio" is for virtual machines`,
+		"interface: macvtap":                                      `"macvtap" is for virtual machines`,
+		"stack: vm\ninterface: veth":                              `"veth" is for containers`,
+		"stack: metal\ninterface: vf":                             `is not possible on stack "metal"`,
+		"stack: metal\ntechnology: vlan":                          `stack: "metal" gives members the ports of their nodes, which can't be on an own network of technology vlan`,
+		"interface: vf\ntechnology: vxlan":                        `interface: "vf" is not possible on an own network of technology vxlan`,
+		"interface: vf\nspares: 1":                                "which a spare can't hold for its member",
+		"interface: vf\nspares: 1\n" + ib:                         "which a spare can't hold for its member",
+		"interface: vf\negress: true":                             "egress: is not possible with interface vf: its packets pass no node",
+		"interface: vf\nstandby: true":                            "standby: a standby is for virtual machines",
+		"stack: vm\ninterface: pf\nstandby: true":                 "standby: a standby is for interface vf, which is unplugged",
+		"stack: vm\nstandby: true":                                "standby: a standby is for interface vf",
+		"stack: vm\ninterface: vf\nstandby: true\n" + ib:          "has a standby, which is an Ethernet interface, and InfiniBand carries no Ethernet",
+		"stack: vm\nnetworks: [{name: project/a, standby: true}]": "networks[0].standby: a standby is for interface vf",
+		"stack: vm\ntechnology: infiniband\nnetworks: [{name: infiniband, interface: vf, standby: true}]": "InfiniBand carries no Ethernet",
+		"standby: true\ngroups: [{name: a}]":               "standby: conflicts with groups",
 		"cell: ib0":                                        "cell: is for clusters with a partition only",
 		"interface: vf\ncell: ib0":                         "cell: is for clusters with a partition only",
 		"technology: infiniband\ncell: IB0\ninterface: vf": `cell: "IB0" is not a DNS label`,

@@ -20,7 +20,7 @@ type Decision struct {
 	Networks []api.Network
 	Further  map[string][]api.GroupNetwork
 	// Own is what the ports of members on the cluster's own network are, by group; "" is made by their nodes.
-	Own map[string]api.Interface
+	Own map[string]api.GroupNetwork
 	// Fixed are the addresses that the member of a group has to get, by group and network. Reserved are those that members of other groups or
 	// clusters have to get, by the UID of the network: nobody else does.
 	Fixed    map[string]map[string]netip.Addr
@@ -158,7 +158,7 @@ func cleanBy(node string, ports []api.PortClaim) []api.Prover {
 // first network is on the first port and so on, and those that are left are on the last.
 func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int]) ([]api.PortClaim, error) {
 	further := d.Further[p.Group]
-	group := api.Group{Interface: d.Own[p.Group], Networks: further}
+	group := api.Group{Interface: d.Own[p.Group].Interface, Networks: further}
 	functions, err := functionsOf(p, &group)
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 			port.Kind = api.PortTAP
 		}
 		if claim, on := functions[n.OwnName()]; on {
-			on := api.GroupNetwork{Interface: group.Interface}
+			on := d.Own[p.Group]
 			if named >= 0 {
 				on = further[named]
 			}
@@ -227,7 +227,7 @@ func (d *Decision) kept(p *Placed, further []api.GroupNetwork, functions map[str
 		}
 		n := &d.Networks[at]
 		named := slices.IndexFunc(further, func(f api.GroupNetwork) bool { return f.Name == n.OwnName() })
-		on := api.GroupNetwork{Interface: d.Own[p.Group]}
+		on := d.Own[p.Group]
 		if named >= 0 {
 			on = further[named]
 		}

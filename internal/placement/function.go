@@ -182,6 +182,7 @@ func functionsOf(p *Placed, group *api.Group) (map[string]api.DeviceClaim, error
 // setFunction lets a port be on a part of an adapter. On InfiniBand, the fabric knows the port by its GUID, and has to prove it clean too.
 func setFunction(port *api.PortClaim, n *api.Network, on api.GroupNetwork, claim api.DeviceClaim, host int) error {
 	port.Kind, port.Device, port.Part = on.Interface.PortKind(), claim.Device, claim.Part
+	port.Standby = on.Standby
 	switch n.Technology {
 	case api.TechnologyVLAN:
 		return nil

@@ -241,17 +241,17 @@ func TestTheOwnNetworksPortIsOnTheFirstPartThatWasChosen(t *testing.T) {
 	}
 	placed := Placed{Group: "c", Member: "c-0", Node: "n2", Stack: api.StackVM, Devices: []DevicesOn{{Node: "n2", Claims: claims}}}
 	d := Decision{
-		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, wire}, Own: map[string]api.Interface{"c": api.InterfaceVF},
+		ClusterUID: "u", Cluster: "c", Generation: 1, Networks: []api.Network{own, wire}, Own: map[string]api.GroupNetwork{"c": {Interface: api.InterfaceVF, Standby: true}},
 		Further: map[string][]api.GroupNetwork{"c": {{Name: "project/wire", Interface: api.InterfaceMACVTAP}}},
 	}
 	assigned, err := Assign([]Placed{placed}, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := assigned[0].Ports[0]; p.Network != "u" || p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.GUID != "" {
+	if p := assigned[0].Ports[0]; p.Network != "u" || p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.GUID != "" || !p.Standby {
 		t.Errorf("the port on the cluster's own network is %+v", p)
 	}
-	if p := assigned[0].Ports[1]; p.Network != "wire" || p.Kind != api.PortMACVTAP || p.Device != "0000:5e:00.0" || p.Part != "vf2" {
+	if p := assigned[0].Ports[1]; p.Network != "wire" || p.Kind != api.PortMACVTAP || p.Device != "0000:5e:00.0" || p.Part != "vf2" || p.Standby {
 		t.Errorf("the port on project/wire is %+v", p)
 	}
 	goesOn := placed
@@ -260,7 +260,7 @@ func TestTheOwnNetworksPortIsOnTheFirstPartThatWasChosen(t *testing.T) {
 	if err != nil {
 		t.Fatalf("after a save: %v", err)
 	}
-	if p := next[0].Ports[0]; p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.MAC != assigned[0].Ports[0].MAC {
+	if p := next[0].Ports[0]; p.Kind != api.PortVF || p.Device != "0000:3b:00.0" || p.Part != "vf4" || p.MAC != assigned[0].Ports[0].MAC || !p.Standby {
 		t.Errorf("after a save, the port on the cluster's own network is %+v", p)
 	}
 	d.Networks[0].Technology = api.TechnologyVXLAN

@@ -12,7 +12,7 @@ import (
 // project's can, and the cluster's own where that is a VLAN.
 func portMTU(view *state.View, intent *api.ClusterIntent, g *api.Group, encrypted bool) api.PortMTU {
 	var most api.PortMTU
-	if intent.Spec.TechnologyOf("") == api.TechnologyVLAN && !g.Interface.OnFunction() {
+	if intent.Spec.TechnologyOf("") == api.TechnologyVLAN && (g.Standby || !g.Interface.OnFunction()) {
 		_, own := tenancy.Split(intent.Name)
 		most.VLAN, most.TrunkBytes = own, 1
 	}
@@ -22,7 +22,7 @@ func portMTU(view *state.View, intent *api.ClusterIntent, g *api.Group, encrypte
 			continue
 		}
 		in := view.NetworkIntent(state.NetworkIntentName(intent.Project, own))
-		if on.Interface.OnFunction() {
+		if on.Interface.OnFunction() && !on.Standby {
 			continue // the adapter carries its packets, not the node
 		}
 		if in != nil && in.Technology == api.TechnologyVLAN {

@@ -72,4 +72,8 @@ func TestAnOwnNetworkOnAVLANNeedsATrunkForPortsOnBridges(t *testing.T) {
 	if got := portMTU(&state.View{}, &intent, &api.Group{Interface: api.InterfaceVF}, false); got != (api.PortMTU{}) {
 		t.Errorf("ports on functions ask for %+v", got)
 	}
+	standby := api.Group{Interface: api.InterfaceVF, Standby: true}
+	if got, want := portMTU(&state.View{}, &intent, &standby, false), (api.PortMTU{VLAN: "c1", TrunkBytes: 1}); got != want {
+		t.Errorf("functions with standbys: got %+v, want %+v", got, want)
+	}
 }
