@@ -38,6 +38,10 @@ type FunctionAttacher interface {
 	// AttachFunction makes the function of a port its assignment's, sets it up for the port's network, gives it to a driver, and returns where it
 	// is. It may be repeated. Errors are those of Attach and of Functions; ErrPortKind reports a node that hands out no functions.
 	AttachFunction(ctx context.Context, port Port, driver string) (FunctionState, error)
+	// ParkFunction leads the traffic of a port that has a standby to the node's bridge: its function becomes, or stays, its assignment's, and has no MAC
+	// address, so that the adapter keeps no frames for it. It is for a machine that runs here without its function. AttachFunction undoes it. It may be
+	// repeated; errors are those of AttachFunction.
+	ParkFunction(ctx context.Context, port Port) error
 	// Readmit is as in Functions. It is for agents, before each start of a member.
 	Readmit(ctx context.Context, assignment string) error
 }

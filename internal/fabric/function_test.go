@@ -47,18 +47,46 @@ func TestFunctionsAreOnNoBridge(t *testing.T) {
 	}
 }
 
+func TestAMemberWithAStandbyIsHereAndBeyondTheVLAN(t *testing.T) {
+	vf := Function{Kind: api.PortVF, Device: "0000:3b:00.0", Part: "vf0"}
+	n := network(2, api.TechnologyVLAN, 2, vf)
+	n.Ports[0].Standby = true
+	if err := Validate([]Network{n}); err != nil {
+		t.Fatal(err)
+	}
+	got := OnBridges([]Network{n})
+	if len(got) != 1 || len(got[0].Ports) != 2 || len(got[0].VLANMembers()) != 1 || got[0].VLANMembers()[0].MAC != n.Ports[0].MAC {
+		t.Fatalf("got %+v", got)
+	}
+	if p := got[0].Ports[0]; p.ID != n.Ports[0].ID || p.OnFunction() || !got[0].Bridged(p) || got[0].Bridged(got[0].Ports[1]) {
+		t.Errorf("to the bridge the port is %+v; want one whose frames all pass the bridge", p)
+	}
+	if again := OnBridges(got); len(again[0].Ports) != 2 || len(again[0].Remotes) != 1 {
+		t.Errorf("what is on bridges changes when it is asked for again: %+v", again)
+	}
+}
+
+// withStandby gives the first port of a network a standby.
+func withStandby(n Network) Network {
+	n.Ports[0].Standby = true
+	return n
+}
+
 func TestAFunctionOutOfPlaceIsRefused(t *testing.T) {
 	vf := Function{Kind: api.PortVF, Device: "0000:3b:00.0", Part: "vf0"}
 	ib := vf
 	ib.GUID = "0e6d000000010002"
 	for want, networks := range map[string][]Network{
-		`can't be on a network of technology "vxlan"`: {network(1, api.TechnologyVXLAN, 1, vf)},
-		"is on InfiniBand, which can't be bridged":    {network(1, api.TechnologyInfiniBand, 1)},
-		"is on InfiniBand and has no GUID":            {network(1, api.TechnologyInfiniBand, 1, vf)},
-		"is on a function of no adapter":              {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortVF, Part: "vf0"})},
-		`of kind vf has part ""`:                      {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortVF, Device: "0000:3b:00.0"})},
-		`of kind pf has part "vf0"`:                   {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortPF, Device: "0000:3b:00.0", Part: "vf0"})},
-		"is on 0000:3b:00.0 vf0, as is port m1.0":     {network(1, api.TechnologyVLAN, 1, vf), network(2, api.TechnologyInfiniBand, 1, ib)},
+		`can't be on a network of technology "vxlan"`:                       {network(1, api.TechnologyVXLAN, 1, vf)},
+		"is on InfiniBand, which can't be bridged":                          {network(1, api.TechnologyInfiniBand, 1)},
+		"is on InfiniBand and has no GUID":                                  {network(1, api.TechnologyInfiniBand, 1, vf)},
+		"has a standby, and is of kind \"vf\" on technology \"infiniband\"": {withStandby(network(1, api.TechnologyInfiniBand, 1, ib))},
+		"has a standby, and is of kind \"\" on technology \"vlan\"":         {withStandby(network(1, api.TechnologyVLAN, 1))},
+		"has a standby, and is of kind \"pf\" on technology \"vlan\"":       {withStandby(network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortPF, Device: "0000:3b:00.0"}))},
+		"is on a function of no adapter":                                    {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortVF, Part: "vf0"})},
+		`of kind vf has part ""`:                                            {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortVF, Device: "0000:3b:00.0"})},
+		`of kind pf has part "vf0"`:                                         {network(1, api.TechnologyVLAN, 1, Function{Kind: api.PortPF, Device: "0000:3b:00.0", Part: "vf0"})},
+		"is on 0000:3b:00.0 vf0, as is port m1.0":                           {network(1, api.TechnologyVLAN, 1, vf), network(2, api.TechnologyInfiniBand, 1, ib)},
 	} {
 		if err := Validate(networks); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -15,7 +15,8 @@ func (p Port) OnFunction() bool { return p.Function != Function{} }
 func (n Network) OnInfiniBand() bool { return n.Technology == api.TechnologyInfiniBand }
 
 // OnBridges returns what of networks nodes make on bridges. Ports on functions of adapters are not among it: to the bridge of their VLAN, their
-// members are reached over that VLAN, as if on another node. Networks with no other ports here, and those on InfiniBand, are left out.
+// members are reached over that VLAN, as if on another node. Those with a standby are both, like members that move: the bridge sends to where it heard
+// them last. Networks with no other ports here, and those on InfiniBand, are left out.
 func OnBridges(networks []Network) []Network {
 	elsewhere := func(n Network) bool { return n.OnInfiniBand() || slices.ContainsFunc(n.Ports, Port.OnFunction) }
 	if !slices.ContainsFunc(networks, elsewhere) {
@@ -32,7 +33,9 @@ func OnBridges(networks []Network) []Network {
 		for _, p := range n.Ports {
 			if p.OnFunction() {
 				remotes = append(remotes, Remote{Address: p.Address, MAC: p.MAC})
-			} else {
+			}
+			if !p.OnFunction() || p.Standby {
+				p.Function = Function{}
 				ports = append(ports, p)
 			}
 		}
@@ -54,6 +57,8 @@ func validateFunctions(networks []Network) error {
 			switch {
 			case n.OnInfiniBand() && !p.OnFunction():
 				return fmt.Errorf("network %d is on InfiniBand, which can't be bridged, and port %s is on no function of an adapter", n.Index, p.ID)
+			case p.Standby && (f.Kind != api.PortVF || !n.OnVLAN()):
+				return fmt.Errorf("network %d: port %s has a standby, and is of kind %q on technology %q; only virtual functions on VLANs have some", n.Index, p.ID, f.Kind, n.Technology)
 			case !p.OnFunction():
 				continue
 			case !n.OnInfiniBand() && !n.OnVLAN():

@@ -50,8 +50,9 @@ func (n Network) GroupsOf(portID string) []Group {
 // Guarded reports whether a port has security groups.
 func (n Network) Guarded(portID string) bool { return len(n.GroupsOf(portID)) > 0 }
 
-// Bridged reports whether all packets of a port have to take the bridge, with its security groups or its quality of service.
-func (n Network) Bridged(p Port) bool { return p.Shaped() || n.Guarded(p.ID) }
+// Bridged reports whether all packets of a port have to take the bridge: it has security groups or a quality of service, or a function that frames
+// may have to go to instead.
+func (n Network) Bridged(p Port) bool { return p.Shaped() || p.Standby || n.Guarded(p.ID) }
 
 // Named returns the IDs of the groups that the rules of a group name in one direction, in order.
 func (g Group) Named(direction securitygroup.Direction) []string {

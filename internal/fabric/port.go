@@ -24,6 +24,9 @@ type Port struct {
 	Interface string `json:"interface,omitempty"`
 	// Function is the adapter's part that the port is, or is on; zero for ports that only the node's kernel makes.
 	Function Function `json:"function,omitzero"`
+	// Standby: beside its function, the port is a TAP device on the network's bridge. The member has both under one MAC and address, and uses the
+	// device while it has no function.
+	Standby bool `json:"standby,omitempty"`
 	// Quality is the port's quality of service.
 	api.Quality
 }
@@ -50,6 +53,9 @@ func (p Port) identity() string {
 	if p.Interface != "" {
 		text += " at " + p.Interface
 	}
+	if p.Standby {
+		text += ", with a standby"
+	}
 	if quality := p.QualityText(); quality != "" {
 		text += ", " + quality
 	}
@@ -62,6 +68,7 @@ func PortOf(a *api.Assignment, n int) Port {
 	port := Port{ID: portID(a.ID, n), Address: p.Address, MAC: p.MAC, Interface: "eth" + strconv.Itoa(n), Quality: p.Quality}
 	if p.OnFunction(a.Whole) {
 		port.Function = Function{Kind: p.Kind, Device: p.Device, Part: p.Part, GUID: p.GUID, Limited: p.Limited}
+		port.Standby = p.Standby
 	}
 	return port
 }

@@ -40,7 +40,7 @@ func (f *Fabric) attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if place.Kind != api.PortVeth && place.Kind != api.PortTAP {
 		return f.attachPlace(ctx, port, place)
 	}
-	if port.OnFunction() {
+	if port.OnFunction() && (!port.Standby || place.Kind != api.PortTAP) {
 		return fmt.Errorf("%w: it is to be on %s, and %s was asked for", fabric.ErrPortKind, port.Function, place)
 	}
 	network, err := fabric.FindPort(f.applied, port)
@@ -278,6 +278,9 @@ func (f *Fabric) Detach(ctx context.Context, id string) error {
 			return fmt.Errorf("detaching port %s: %w", port, err)
 		}
 		f.spaces.Delete(plan.PortName(port))
+	}
+	if err := f.detachStandbys(id); err != nil {
+		return fmt.Errorf("detaching the standbys of assignment %s: %w", id, err)
 	}
 	if err := f.releaseFunctions(ctx, id); err != nil {
 		return fmt.Errorf("releasing the functions of assignment %s: %w", id, err)

@@ -80,6 +80,8 @@ func (f *Fabric) execute(ctx context.Context, op plan.Operation) error {
 			err := forgetMember(o.Link, o.Heard)
 			failpoint.Hit("node.after-forget")
 			return err
+		case plan.DeleteFilter:
+			return setFilter(o.Link, o.MAC, false)
 		case plan.SetParentRate:
 			return f.limits.setParent(o)
 		case plan.SetLimit:

@@ -48,34 +48,44 @@ func (f *Fabric) Readmit(ctx context.Context, assignment string) error {
 }
 
 func (f *Fabric) attachFunction(ctx context.Context, port fabric.Port, driver string) (state fabric.FunctionState, err error) {
-	if err := ctx.Err(); err != nil {
-		return state, err
-	}
-	if f.cfg.Functions == nil {
-		return state, errNoFunctions
-	}
-	network, err := fabric.FindPort(f.applied, port)
+	owner, settings, err := f.settingsOf(ctx, port)
 	if err != nil {
 		return state, err
 	}
-	if !port.OnFunction() {
-		return state, fmt.Errorf("%w: it is on no adapter", fabric.ErrPortKind)
-	}
-	if network.Guarded(port.ID) {
-		return state, fmt.Errorf("%w: its traffic passes %s, and no rule of the node", fabric.ErrUnguarded, port.Function)
-	}
-	settings, err := fabric.SettingsOf(network, port)
-	if err != nil {
-		return state, err
-	}
-	owner, err := fabric.OwnerOf(port.ID)
-	if err != nil {
-		return state, err
+	if port.Standby { // before the function has its address: the node would get a copy of each frame to it
+		if err := f.filterStandby(port, false); err != nil {
+			return state, err
+		}
 	}
 	if _, err := f.cfg.Functions.Assign(ctx, owner, port.Function, settings); err != nil {
 		return state, err
 	}
 	return f.cfg.Functions.Bind(ctx, owner, port.Function, driver)
+}
+
+// settingsOf returns whose the function of a port is to be, and how it is to be set up.
+func (f *Fabric) settingsOf(ctx context.Context, port fabric.Port) (owner fabric.FunctionOwner, settings fabric.FunctionSettings, err error) {
+	if err := ctx.Err(); err != nil {
+		return owner, settings, err
+	}
+	if f.cfg.Functions == nil {
+		return owner, settings, errNoFunctions
+	}
+	network, err := fabric.FindPort(f.applied, port)
+	if err != nil {
+		return owner, settings, err
+	}
+	if !port.OnFunction() {
+		return owner, settings, fmt.Errorf("%w: it is on no adapter", fabric.ErrPortKind)
+	}
+	if network.Guarded(port.ID) {
+		return owner, settings, fmt.Errorf("%w: its traffic passes %s, and no rule of the node", fabric.ErrUnguarded, port.Function)
+	}
+	if settings, err = fabric.SettingsOf(network, port); err != nil {
+		return owner, settings, err
+	}
+	owner, err = fabric.OwnerOf(port.ID)
+	return owner, settings, err
 }
 
 // attachPlace makes a port at a place that is a function, or on one.

@@ -192,6 +192,12 @@ func observeLink(l netlink.Link, link *plan.Link) error {
 		if trunk, err := netlink.LinkByIndex(l.ParentIndex); err == nil && l.VlanProtocol == netlink.VLAN_PROTOCOL_8021Q {
 			link.VID, link.Trunk = l.VlanId, trunk.Attrs().Name
 		}
+		if _, own := plan.OwnLink(link.Name); own {
+			var err error
+			if link.Filters, err = filtersOf(l.Index); err != nil {
+				return fmt.Errorf("reading the filters of %s: %w", link.Name, err)
+			}
+		}
 	case *netlink.Wireguard:
 		cipher, err := readCipher(link.Name)
 		if err != nil {

@@ -74,6 +74,13 @@ type ForgetMember struct {
 	Heard   Heard
 }
 
+// DeleteFilter ends that the trunk's adapter takes frames to a MAC address for a VLAN by name.
+type DeleteFilter struct {
+	Network int
+	Link    string
+	MAC     string
+}
+
 // SetForwarding switches the forwarding of IPv4 packets that come in over a link.
 type SetForwarding struct {
 	Network int
@@ -168,6 +175,10 @@ func (o ForgetMember) String() string {
 	return fmt.Sprintf("bridge fdb delete %s dev %s dst %s self", o.Heard.MAC, o.Link, o.Heard.Peer)
 }
 
+func (o DeleteFilter) String() string {
+	return fmt.Sprintf("bridge fdb delete %s dev %s self", o.MAC, o.Link)
+}
+
 func (o SetForwarding) String() string {
 	on := 0
 	if o.On {
@@ -219,6 +230,11 @@ func (o DeletePeer) Drift() fabric.Drift {
 // Drift implements Operation.
 func (o ForgetMember) Drift() fabric.Drift {
 	return fabric.Drift{Network: o.Network, Object: "member " + o.Heard.MAC + " of " + o.Link, Want: "forgotten", Got: "heard from " + o.Heard.Peer.String()}
+}
+
+// Drift implements Operation.
+func (o DeleteFilter) Drift() fabric.Drift {
+	return fabric.Drift{Network: o.Network, Object: "filter " + o.MAC + " of " + o.Link, Want: "absent", Got: "present"}
 }
 
 // Drift implements Operation.

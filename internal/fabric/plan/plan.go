@@ -89,6 +89,9 @@ type Link struct {
 	// VID of a VLAN (IEEE 802.1Q), and the name of the link that bears it.
 	VID   int
 	Trunk string
+	// Filters are the MAC addresses that the trunk's adapter takes for a VLAN by name, and those that it may take: of members with a standby while their
+	// function is parked. Executors add them as they park.
+	Filters []string
 	// Away: the other end of a veth pair is in another network namespace.
 	Away bool
 }
@@ -328,6 +331,11 @@ func planLink(index int, want, seen Link, masterGone bool) []Operation {
 	for _, p := range seen.Peers {
 		if !slices.Contains(want.Peers, p) {
 			ops = append(ops, DeletePeer{Network: index, Link: want.Name, Peer: p})
+		}
+	}
+	for _, mac := range seen.Filters {
+		if !slices.Contains(want.Filters, mac) {
+			ops = append(ops, DeleteFilter{Network: index, Link: want.Name, MAC: mac})
 		}
 	}
 	for _, h := range seen.Learned {

@@ -108,6 +108,8 @@ func (m *machine) execute(op Operation) {
 		delete(m.connections, o.Address)
 	case ForgetMember:
 		m.change(o.Link, func(l *Link) { l.Learned = remove(l.Learned, o.Heard) })
+	case DeleteFilter:
+		m.change(o.Link, func(l *Link) { l.Filters = remove(l.Filters, o.MAC) })
 	case AddNeighbour:
 		m.change(o.Link, func(l *Link) {
 			l.Neighbours = slices.DeleteFunc(slices.Clone(l.Neighbours), func(n Neighbour) bool { return n.Address == o.Neighbour.Address })

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
 )
@@ -24,8 +25,20 @@ func vlanLink(cfg Config, n fabric.Network, mtu int, seen Observed) ([]Link, err
 			n.Index, mtu, vid, cfg.Trunk, seen.TrunkMTU)
 	}
 	return []Link{{
-		Name: VLANName(n.Index), Kind: KindVLAN, MTU: mtu, Master: BridgeName(n.Index), Up: true, VID: vid, Trunk: cfg.Trunk, MulticastRouter: true,
+		Name: VLANName(n.Index), Kind: KindVLAN, MTU: mtu, Master: BridgeName(n.Index), Up: true, VID: vid, Trunk: cfg.Trunk, MulticastRouter: true, Filters: standbysOf(n),
 	}}, nil
+}
+
+// standbysOf returns the MAC addresses of the members here that have a standby, in order.
+func standbysOf(n fabric.Network) []string {
+	var macs []string
+	for _, p := range n.Ports {
+		if p.Standby {
+			macs = append(macs, fabric.NormalMAC(p.MAC))
+		}
+	}
+	slices.Sort(macs)
+	return macs
 }
 
 // addVLANElements adds who is reached over the VLAN of a network, and who may be heard from there.

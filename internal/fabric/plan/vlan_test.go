@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,6 +21,9 @@ func TestPlansOfVLANsAreAsWritten(t *testing.T) {
 	gateway := testNetwork(4, 2)
 	gateway.Remotes = behind(gateway, "198.18.0.2", 3)
 	gateway.Side = fabric.VLANSide{VID: 121, Machines: []fabric.VLANMember{{Address: testPort(gateway, 9).Address, MAC: "02:00:00:04:00:99"}}}
+	standby := n
+	standby.Ports = slices.Clone(n.Ports)
+	standby.Ports[0].Function, standby.Ports[0].Standby = fabric.Function{Kind: api.PortVF, Device: "0000:3b:00.0", Part: "vf0"}, true
 	small := spanning
 	small.MTU = 9001
 	m := newMachine()
@@ -52,6 +56,10 @@ func TestPlansOfVLANsAreAsWritten(t *testing.T) {
 	}, fewer)
 	step("somebody replaced the VLAN", func() { m.change("nmvl3", func(l *Link) { l.VID = 121 }) }, fewer)
 	step("somebody moved the VLAN to another link", func() { m.change("nmvl3", func(l *Link) { l.Trunk = "trunk1" }) }, fewer)
+	step("a member with a function and a standby is pinned on the bridge and beyond the VLAN", nil, standby)
+	step("the trunk may take the member's frames by its address, and those of nobody else", func() {
+		m.change("nmvl3", func(l *Link) { l.Filters = []string{"02:00:00:03:00:99", standby.Ports[0].MAC} })
+	}, standby)
 	step("a gateway has a tunnel and a VLAN on one bridge", func() { m.TrunkMTU = 9000 }, gateway)
 	step("a trunk that is too small for the network", nil, small)
 	step("a trunk that is gone", func() { m.TrunkMTU = 0 }, spanning)
