@@ -75,15 +75,15 @@ var choiceGuards = []Mutant{
 	{
 		Guard:   "the choice of an own network's adapter goes along to its partition",
 		File:    "internal/manifest/ownnetwork.go",
-		Find:    "Interface: g.Interface, Adapter: g.Adapter}",
-		Replace: "Interface: g.Interface}",
+		Find:    "Interface: g.Interface, Adapter: g.Adapter, Standby: g.Standby}",
+		Replace: "Interface: g.Interface, Standby: g.Standby}",
 		Test:    "./internal/manifest TestAPortMayBeNarrowedToSomeAdapters",
 	},
 	{
 		Guard:   "the adapters of a cluster can't be changed without a word",
 		File:    "internal/apiserver/ownnetwork.go",
-		Find:    "cmp.Or(w.Interface.With(w.Adapter), \"made by nodes\")",
-		Replace: "cmp.Or(w.Interface.With(g.Adapter), \"made by nodes\")",
+		Find:    "cmp.Or(w.OwnNetwork().InterfaceText(), \"made by nodes\")",
+		Replace: "cmp.Or(g.OwnNetwork().InterfaceText(), \"made by nodes\")",
 		Test:    "./internal/apiserver TestAFileNeedNotRepeatTheTechnologyOfAnOwnNetworkAndCanNotChangeIt",
 	},
 	{

@@ -32,6 +32,9 @@ func checkFunctions(a *api.Assignment) error {
 		if a.Ports[n].Kind == api.PortMACVTAP {
 			return fmt.Errorf("its port %d is of kind %s, which only virtual machines have; ask for the interface vf", n, api.PortMACVTAP)
 		}
+		if a.Ports[n].Standby {
+			return fmt.Errorf("its port %d has a standby, which only virtual machines have", n)
+		}
 	}
 	return driver.CheckDevices(a)
 }

@@ -63,8 +63,10 @@ func (a *arrival) arrive(ctx context.Context, feed func(io.Writer) error, commit
 	d.mu.Lock()
 	d.arrived[id] = true // Update gives it its files, the time, and the connection of its member agent
 	d.mu.Unlock()
-	d.plugOrLater(context.WithoutCancel(ctx), a.host, a.m)
-	return nil
+	ctx = context.WithoutCancel(ctx)
+	err := d.parkFunctions(ctx, a.m)
+	d.plugOrLater(ctx, a.host, a.m)
+	return err
 }
 
 // link shows the member agent's socket to a QEMU that does not see it yet, whichever libvirtd started it. A guest that arrived here sees the end of its

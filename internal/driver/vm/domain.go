@@ -77,6 +77,8 @@ type nic struct {
 	MAC, Device string
 	// MTU is what a virtio device tells its guest: that which was chosen for the network. Others change while the machine runs, and are 0 here.
 	MTU int
+	// Standby is its alias where it stands in for a function, "" elsewhere.
+	Standby string
 }
 
 // Bound reports whether the guest's NUMA nodes have memory of chosen nodes of the host.
@@ -113,14 +115,21 @@ func newMachine(m driver.Member, v view, uuid string, h hardware) domain {
 		d.SpareCPUs = h.SpareCPUs
 	}
 	d.Sockets, d.Cores = topology(len(d.CPUs), d.Cells)
-	for n := range a.Ports {
-		port := fabric.PortOf(a, n)
-		if isPassedThrough(port) {
-			continue
-		}
-		d.NICs = append(d.NICs, nic{MAC: a.Ports[n].MAC, Device: placeOf(port, 0).At, MTU: chosenMTU(m.Networks, a.Ports[n].Network)})
-	}
+	d.NICs = nicsOf(m)
 	return d
+}
+
+// nicsOf returns the NICs of a member's machine, in the order of its ports.
+func nicsOf(m driver.Member) (nics []nic) {
+	a := &m.Assignment
+	for n := range a.Ports {
+		if port := fabric.PortOf(a, n); hasNIC(port) {
+			nics = append(nics, nic{
+				MAC: a.Ports[n].MAC, Device: placeOf(port, 0).At, MTU: chosenMTU(m.Networks, a.Ports[n].Network), Standby: standbyAlias(port, n),
+			})
+		}
+	}
+	return nics
 }
 
 // chosenMTU returns the MTU that was chosen for a network, 0 for none.

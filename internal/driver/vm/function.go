@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -20,6 +21,9 @@ import (
 //
 // No machine takes a function along. It is unplugged before the machine is saved or moved, and plugged in where the machine goes on. All machines
 // with functions have a root port for each, so that the rest of the machine is the same with a function and without.
+//
+// A port with a standby is a NIC besides, under the same MAC address. QEMU keeps the function from a guest that does not know of such pairs
+// (VIRTIO_NET_F_STANDBY, virtio 1.2, section 5.1.3), and the guest's kernel joins both to one interface (net_failover.rst).
 
 // hostDevice is a function as a device of a machine.
 type hostDevice struct {
@@ -27,11 +31,24 @@ type hostDevice struct {
 	Domain, Bus, Slot, Function string
 	// Port is the number of the root port that it is behind, 0 for any.
 	Port int
+	// Standby is the alias of the NIC that stands in for it, "" for none.
+	Standby string
 }
 
 // isPassedThrough reports whether a port is a PCI device of the machine.
 func isPassedThrough(p fabric.Port) bool {
 	return p.Function.Kind == api.PortVF || p.Function.Kind == api.PortPF
+}
+
+// hasNIC reports whether a port is a NIC of the machine, alone or beside a function.
+func hasNIC(p fabric.Port) bool { return !isPassedThrough(p) || p.Standby }
+
+// standbyAlias returns the alias of the NIC that is the standby of a member's n-th port, "" without one. libvirt takes aliases that begin like this.
+func standbyAlias(p fabric.Port, n int) string {
+	if !p.Standby {
+		return ""
+	}
+	return "ua-standby" + strconv.Itoa(n)
 }
 
 // passedThrough returns the numbers of the ports of an assignment that are PCI devices of the machine.
@@ -79,9 +96,38 @@ func (d *Driver) attachFunctions(ctx context.Context, m driver.Member) ([]hostDe
 		if err := d.openGroup(state, a.UserIDs.First); err != nil {
 			return nil, fmt.Errorf("%s: %w", port.Function, err)
 		}
+		device.Standby = standbyAlias(port, n)
 		devices = append(devices, device)
 	}
 	return devices, nil
+}
+
+// parkFunctions lets the standbys of a member carry its traffic: no adapter keeps it for a function that the machine does not have.
+func (d *Driver) parkFunctions(ctx context.Context, m driver.Member) error {
+	for n := range m.Assignment.Ports {
+		port := fabric.PortOf(&m.Assignment, n)
+		if !port.Standby {
+			continue
+		}
+		attacher, ok := d.cfg.Attacher.(fabric.FunctionAttacher)
+		if !ok {
+			return fmt.Errorf("%w: this node hands out no functions of adapters", fabric.ErrPortKind)
+		}
+		if err := attacher.ParkFunction(ctx, port); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leaveStandbys ends that frames to a member that has gone on elsewhere come to its standbys here.
+func (d *Driver) leaveStandbys(ctx context.Context, m driver.Member) error {
+	for n := range m.Assignment.Ports {
+		if fabric.PortOf(&m.Assignment, n).Standby {
+			return d.cfg.Attacher.Detach(ctx, m.Assignment.ID)
+		}
+	}
+	return nil
 }
 
 // vfioDir is where the kernel shows IOMMU groups, and the container that they are put into.
@@ -121,13 +167,16 @@ func newHostDevice(pci string) (hostDevice, error) {
 
 // XML describes the device to libvirt, as a part of a machine or alone.
 func (h hostDevice) XML() string {
-	at := ""
+	at, teaming := "", ""
+	if h.Standby != "" {
+		teaming = fmt.Sprintf("<teaming type='transient' persistent='%s'/>", h.Standby)
+	}
 	if h.Port != 0 {
 		at = fmt.Sprintf("<address type='pci' domain='0x0000' bus='0x%02x' slot='0x00' function='0x0'/>", h.Port)
 	}
 	return fmt.Sprintf("<hostdev mode='subsystem' type='pci' managed='no'><driver name='vfio'/>"+
-		"<source><address domain='0x%s' bus='0x%s' slot='0x%s' function='0x%s'/></source><rom enabled='no'/>%s</hostdev>",
-		h.Domain, h.Bus, h.Slot, h.Function, at)
+		"<source><address domain='0x%s' bus='0x%s' slot='0x%s' function='0x%s'/></source>%s<rom enabled='no'/>%s</hostdev>",
+		h.Domain, h.Bus, h.Slot, h.Function, teaming, at)
 }
 
 // otherRootPorts bounds how many root ports libvirt makes for what is in every machine besides disks and NICs: a bridge for the watchdog, the ports of

@@ -3,6 +3,7 @@ package vm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 )
 
 const adapter = "0000:3b:00.0"
@@ -28,10 +30,17 @@ func onFunctions(m *driver.Member) {
 }
 
 func TestAMachineIsTheSameWithAFunctionAndWithout(t *testing.T) {
+	for _, standby := range []bool{false, true} {
+		t.Run(fmt.Sprint("standby ", standby), func(t *testing.T) { sameWithAndWithout(t, standby) })
+	}
+}
+
+func sameWithAndWithout(t *testing.T, standby bool) {
 	m, h := goldenMember(), hardware{}
 	onFunctions(&m)
+	m.Assignment.Ports[0].Standby = standby
 	with := newDomain(m, goldenImage(), viewOf("m"), "u", h, nil)
-	with.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}})
+	with.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2", Standby: standbyAlias(fabric.PortOf(&m.Assignment, 0), 0)}})
 	without := newDomain(m, goldenImage(), viewOf("m"), "u", h, nil)
 	a, errA := with.xml()
 	b, errB := without.xml()
@@ -123,6 +132,60 @@ func TestAGuestIsGivenThePartitionOfNetworksThatCarryIP(t *testing.T) {
 	} {
 		if key, connected := ipoibOf(c.network); key != c.key || connected != c.connected {
 			t.Errorf("%s: got key %#x, connected %v", name, key, connected)
+		}
+	}
+}
+
+// parks is an Attacher that takes note of what is attached and parked.
+type parks struct {
+	drivertest.Ports
+	attached []fabric.Place
+	parked   []fabric.Port
+}
+
+func (p *parks) Attach(_ context.Context, _ fabric.Port, place fabric.Place) error {
+	p.attached = append(p.attached, place)
+	return nil
+}
+
+func (p *parks) AttachFunction(context.Context, fabric.Port, string) (fabric.FunctionState, error) {
+	return fabric.FunctionState{}, nil
+}
+
+func (p *parks) ParkFunction(_ context.Context, port fabric.Port) error {
+	p.parked = append(p.parked, port)
+	return nil
+}
+
+func (p *parks) Readmit(context.Context, string) error { return nil }
+
+func TestAPortWithAStandbyIsATAPDeviceAndAFunctionThatIsParked(t *testing.T) {
+	for _, standby := range []bool{true, false} {
+		attacher := &parks{}
+		d := &Driver{}
+		d.cfg.Attacher = attacher
+		m := goldenMember()
+		m.Assignment.Ports = m.Assignment.Ports[:1]
+		m.Networks[0].Technology = api.TechnologyVLAN
+		p := &m.Assignment.Ports[0]
+		p.Kind, p.Device, p.Part, p.Standby = api.PortVF, adapter, "vf3", standby
+		port := fabric.PortOf(&m.Assignment, 0)
+		if err := errors.Join(d.attach(t.Context(), m, 1), d.parkFunctions(t.Context(), m)); err != nil {
+			t.Fatal(err)
+		}
+		var places []fabric.Place
+		var parked []fabric.Port
+		if standby {
+			place := fabric.TAP(port)
+			place.Queues = 1
+			places, parked = []fabric.Place{place}, []fabric.Port{port}
+		}
+		if !cmp.Equal(attacher.attached, places) || len(attacher.parked) != len(parked) || standby && attacher.parked[0] != port {
+			t.Errorf("standby %t: attached %v, parked %v", standby, attacher.attached, attacher.parked)
+		}
+		setup, err := d.setupOf(m)
+		if err != nil || len(setup.Interfaces) != 1 || setup.Interfaces[0].Standby != standby || setup.Interfaces[0].Comes == standby || setup.Interfaces[0].MTU != 1500 {
+			t.Errorf("standby %t: the guest is given %+v, %v", standby, setup.Interfaces, err)
 		}
 	}
 }

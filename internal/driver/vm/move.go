@@ -237,7 +237,7 @@ func (d *Driver) send(ctx context.Context, id string, w wire, limits driver.Move
 		Bytes: out.stats.RAM.Transferred, Rounds: out.stats.RAM.Rounds,
 	}
 	// A leader that has heard of the other ends the transfer. The machine runs there; Clean ends what is left here.
-	if err := d.kill(ctx, host, id); err != nil {
+	if err := errors.Join(d.kill(ctx, host, id), d.leaveStandbys(ctx, r.Member)); err != nil {
 		d.log.WarnContext(ctx, "a machine that has moved can't be ended here; it stands still", "member", id, "error", err)
 	}
 	return report, nil

@@ -17,11 +17,14 @@ import (
 const unplugPatience = 30 * time.Second
 
 // unplugFunctions takes all functions out of a machine that is about to be saved or moved, and returns once libvirt has none of them any more. A machine that
-// stands still lets nothing go, so a paused one runs meanwhile. The caller plugs in again what an error left out.
+// stands still lets nothing go, so a paused one runs meanwhile. Standbys carry the traffic then. The caller plugs in again what an error left out.
 func (d *Driver) unplugFunctions(ctx context.Context, host *daemon, id string, seen sight) error {
 	devices, err := pluggedIn(ctx, host, id)
-	if err != nil || len(devices) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(devices) == 0 {
+		return d.parkFunctions(ctx, *seen.member)
 	}
 	ctx, cancel := context.WithTimeout(ctx, unplugPatience)
 	defer cancel()
@@ -47,7 +50,7 @@ func (d *Driver) unplugFunctions(ctx context.Context, host *daemon, id string, s
 			return err
 		}
 		if len(left) == 0 {
-			return nil
+			return d.parkFunctions(ctx, *seen.member)
 		}
 		select {
 		case <-time.After(lookAgain):
@@ -67,7 +70,7 @@ func (d *Driver) plugFunctions(ctx context.Context, host *daemon, m driver.Membe
 	if err != nil {
 		return err
 	}
-	machine := domain{Roots: make([]rootDisk, roots), NICs: make([]nic, len(m.Assignment.Ports)-len(functions))}
+	machine := domain{Roots: make([]rootDisk, roots), NICs: nicsOf(m)}
 	machine.keepRootPorts(&m.Assignment)
 	machine.take(functions)
 	for _, device := range machine.Functions {
@@ -179,13 +182,16 @@ func parseHostDevices(text string) (devices []hostDevice, err error) {
 		Devices []struct {
 			Source  address `xml:"source>address"`
 			Address address `xml:"address"`
+			Teaming struct {
+				Persistent string `xml:"persistent,attr"`
+			} `xml:"teaming"`
 		} `xml:"devices>hostdev"`
 	}
 	if err := xml.Unmarshal([]byte(text), &machine); err != nil {
 		return nil, fmt.Errorf("libvirt's description of the machine: %w", err)
 	}
 	for _, d := range machine.Devices {
-		h := hostDevice{Domain: bareHex(d.Source.Domain), Bus: bareHex(d.Source.Bus), Slot: bareHex(d.Source.Slot), Function: bareHex(d.Source.Function)}
+		h := hostDevice{Domain: bareHex(d.Source.Domain), Bus: bareHex(d.Source.Bus), Slot: bareHex(d.Source.Slot), Function: bareHex(d.Source.Function), Standby: d.Teaming.Persistent}
 		if _, err := fmt.Sscanf(d.Address.Bus, "0x%x", &h.Port); err != nil {
 			return nil, errors.Join(errors.New("libvirt's description of the machine has a device without an address"), err)
 		}

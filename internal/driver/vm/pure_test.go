@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/resource"
@@ -57,7 +58,7 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		"emulated-mtu.xml": {}, "emulated-model.xml": {}, "accelerated-model.xml": {KVM: true},
 		"accelerated-numa.xml":      {KVM: true, NUMANodes: twoNodes, SpareCPUs: []int{0, 1}},
 		"accelerated-hugepages.xml": {KVM: true, NUMANodes: twoNodes}, "emulated-hugepages.xml": {},
-		"emulated-functions.xml": {}, "accelerated-functions.xml": {KVM: true},
+		"emulated-functions.xml": {}, "accelerated-functions.xml": {KVM: true}, "emulated-standby-functions.xml": {},
 		"emulated-growing.xml":           {Processors: 4, MemoryBytes: 3 << 30},
 		"accelerated-numa-growing.xml":   {KVM: true, NUMANodes: map[int]int{2: 1, 3: 1}, Processors: 4, MemoryBytes: 64 << 30},
 		"emulated-growing-hugepages.xml": {Processors: 3, MemoryBytes: 64 << 30},
@@ -83,12 +84,13 @@ func TestAMachineIsDescribedToLibvirt(t *testing.T) {
 		if strings.HasSuffix(name, "-functions.xml") {
 			onFunctions(&m)
 		}
+		m.Assignment.Ports[0].Standby = strings.Contains(name, "-standby-")
 		if strings.HasSuffix(name, "-model.xml") {
 			m.Assignment.CPUModel = "Westmere"
 		}
 		d := newDomain(m, goldenImage(), viewOf(m.Assignment.ID), "00000000-0000-8000-8000-000000000000", h, newChassis(&m.Assignment, h))
 		if strings.HasSuffix(name, "-functions.xml") {
-			d.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}})
+			d.take([]hostDevice{{Domain: "0000", Bus: "3b", Slot: "10", Function: "2", Standby: standbyAlias(fabric.PortOf(&m.Assignment, 0), 0)}})
 		}
 		got, err := d.xml()
 		if err != nil {

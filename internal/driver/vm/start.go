@@ -345,7 +345,7 @@ func (d *Driver) plugIn(ctx context.Context, m driver.Member, queues int) ([]hos
 func (d *Driver) attach(ctx context.Context, m driver.Member, queues int) error {
 	for n := range m.Assignment.Ports {
 		port := fabric.PortOf(&m.Assignment, n)
-		if isPassedThrough(port) {
+		if !hasNIC(port) {
 			continue
 		}
 		if err := d.cfg.Attacher.Attach(ctx, port, placeOf(port, queues)); err != nil {
@@ -431,7 +431,7 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 		}
 		nic := guestlink.Interface{
 			MAC: port.MAC, Name: port.Interface, Address: prefixOf(port.Address, m.Networks[i].Prefix), MTU: mtu,
-			GUID: port.Function.GUID, Comes: isPassedThrough(port),
+			GUID: port.Function.GUID, Comes: isPassedThrough(port) && !port.Standby, Standby: port.Standby,
 		}
 		nic.PKey, nic.Connected = ipoibOf(m.Networks[i])
 		if six := m.Networks[i].Address6(port.Address); six.IsValid() {

@@ -149,6 +149,8 @@ func (g *guest) Setup(ctx context.Context, s guestlink.Setup) error {
 		if err := g.first(ctx, s); err != nil {
 			return err
 		}
+	} else {
+		g.agent.announceStandbys() // it may have been moved
 	}
 	if err := placeFiles("/", g.placed, s.Files); err != nil {
 		return err

@@ -20,7 +20,11 @@ import (
 func configureInterface(ctx context.Context, i guestlink.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, nicDeadline)
 	defer cancel()
-	nic, err := findNIC(ctx, i.MAC, i.IsOf, nil)
+	find := func() (*net.Interface, error) { return findNIC(ctx, i.MAC, i.IsOf, nil) }
+	if i.Standby {
+		find = func() (*net.Interface, error) { return findPair(ctx, classNet, i.MAC) }
+	}
+	nic, err := find()
 	if err != nil {
 		return err
 	}
@@ -38,10 +42,8 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 		return err
 	}
 	defer func() { _ = unix.Close(socket) }()
-	if nic.Name != i.Name {
-		if err := renameLink(socket, nic.Name, i.Name); err != nil {
-			return err
-		}
+	if err := nameNIC(socket, nic.Name, i.Name); err != nil {
+		return err
 	}
 	settings := settings6(i)
 	settings["ipv4/conf/"+i.Name+"/arp_notify"] = "1"
@@ -81,6 +83,22 @@ func configureInterface(ctx context.Context, i guestlink.Interface) error {
 		}
 	}
 	return err
+}
+
+// nameNIC gives a link that is down its name. The parts of pairs that have such a name make way: they get theirs from the kernel whenever they come.
+func nameNIC(socket int, from, to string) error {
+	const tries = 3
+	for try := 1; ; try++ {
+		if err := nameParts(socket); err != nil {
+			return err
+		}
+		if from == to {
+			return nil
+		}
+		if err := renameLink(socket, from, to); !errors.Is(err, unix.EEXIST) || try == tries {
+			return err
+		}
+	}
 }
 
 // carriesIP reports whether a NIC can have a carrier. A port on InfiniBand has none without a broadcast group, as on a network for RDMA alone.

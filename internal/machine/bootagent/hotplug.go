@@ -51,6 +51,9 @@ func (a *Agent) obeyHotplug() {
 				if nic := newNIC(buffer[:n]); nic != "" {
 					a.arrived(nic)
 				}
+				if isGoneNIC(buffer[:n]) {
+					a.announceStandbys()
+				}
 			}
 		}
 	}()
@@ -82,6 +85,12 @@ func newNIC(message []byte) string {
 		return event["INTERFACE"]
 	}
 	return ""
+}
+
+// isGoneNIC reports whether a kernel event says that a network interface is gone.
+func isGoneNIC(message []byte) bool {
+	event := parseUevent(message)
+	return event["SUBSYSTEM"] == "net" && event["ACTION"] == "remove"
 }
 
 // newProcessor returns the name of the processor that a kernel event announces, or "".

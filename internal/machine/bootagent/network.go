@@ -61,6 +61,11 @@ func linkUp(ctx context.Context, name string) error {
 	if err := switchOn(name); err != nil || name == "lo" {
 		return err
 	}
+	return awaitCarrier(ctx, name)
+}
+
+// awaitCarrier waits for the carrier of an interface that is on, until ctx ends.
+func awaitCarrier(ctx context.Context, name string) error {
 	for {
 		// Not IFF_RUNNING, which the kernel may set a second later.
 		if text, err := os.ReadFile(filepath.Join("/sys/class/net", name, "carrier")); err == nil && len(text) > 0 && text[0] == '1' {

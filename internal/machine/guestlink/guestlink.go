@@ -68,6 +68,8 @@ type Interface struct {
 	Connected bool `json:"connected,omitempty"`
 	// Comes: the host takes the NIC away and brings it back while the machine runs. It is set up each time.
 	Comes bool `json:"comes,omitempty"`
+	// Standby: the NIC is what the kernel makes of two with its MAC, one that is always there and one that the host takes away and brings back.
+	Standby bool `json:"standby,omitempty"`
 }
 
 // IsOf reports whether a NIC with a link address is this one. That of IPoIB ends with the port's GUID (RFC 4391, section 9.1.1).
