@@ -204,7 +204,7 @@ func (m *mirror) checkPart(a *held, of *api.Assignment) {
 // anywhere, and so may one that is to be saved first in order to leave its node.
 func (m *mirror) checkSuccessor(next, of *api.Assignment) {
 	samePort := func(a, b api.PortClaim) bool {
-		return a.Network == b.Network && a.Kind == b.Kind && a.Address == b.Address && a.MAC == b.MAC
+		return a.Network == b.Network && a.Kind == b.Kind && a.Address == b.Address && a.MAC == b.MAC && a.Standby == b.Standby
 	}
 	same := next.Member == of.Member && next.Group == of.Group && slices.EqualFunc(next.Ports, of.Ports, samePort)
 	if !same || next.Live && of.Saved || next.Node == of.Node && !of.Saved {

@@ -35,8 +35,11 @@ func hca(rail int) api.Device {
 	}
 }
 
-// addAdapters gives most nodes one or two adapters on the fabric, if the site has one.
+// addAdapters gives most nodes one or two adapters on the fabric, if the site has one, and a trunk.
 func (w *world) addAdapters(record *api.NodeRecord) {
+	if w.cfg.Kinds.Has(Functions) && w.hasTrunk(record.Name) {
+		record.Trunk = &api.Trunk{Interface: "eth1", MTU: 1500}
+	}
 	if w.fabric != nil && w.cfg.Kinds.Has(Functions) && w.drawnFor(record.Name+" adapter", 4) > 0 {
 		record.Capacity.Devices = append(record.Capacity.Devices, hca(0))
 		if w.drawnFor(record.Name+" second adapter", 2) > 0 {
@@ -44,6 +47,9 @@ func (w *world) addAdapters(record *api.NodeRecord) {
 		}
 	}
 }
+
+// hasTrunk reports whether a node is one of those with a trunk.
+func (w *world) hasTrunk(node string) bool { return w.drawnFor(node+" trunk", 4) > 0 }
 
 // makeFunctionNetworks makes the networks of functions, which last until all clusters are deleted.
 func (w *world) makeFunctionNetworks(repo *state.Repo) {
@@ -76,6 +82,7 @@ func (w *world) drawFunctions(cluster, project string, groups []api.Group) {
 			on.Name, on.Limited = api.ProjectNetwork(partitionNetwork), w.drawnFor(cluster+" "+g.Name+" limited", 2) == 0
 		}
 		on.Adapter = w.drawAdapter(cluster+" "+g.Name, on.Name)
+		on.Standby = on.Name == api.ProjectNetwork(wireNetwork) && g.Stack == api.StackVM && w.drawnFor(cluster+" "+g.Name+" standby", 2) == 0
 		g.Spares, g.Networks = 0, append(g.Networks[:len(g.Networks):len(g.Networks)], on)
 	}
 }
@@ -125,6 +132,7 @@ func (w *world) drawOwnNetwork(cluster string, spec *api.ClusterSpec) {
 	}
 	if w.fabric == nil || w.drawnFor(cluster+" own partition", 4) == 0 {
 		spec.Technology, spec.Groups[0].Interface, spec.Groups[0].Spares = api.TechnologyVLAN, api.InterfaceVF, 0
+		spec.Groups[0].Standby = spec.Groups[0].Stack == api.StackVM
 		return
 	}
 	spec.Technology, spec.Cell = api.TechnologyInfiniBand, cell
@@ -166,6 +174,12 @@ func (m *mirror) checkFunctions(a *api.Assignment, holders map[any]string) {
 		}
 		if !p.OnFunction(a.Whole) {
 			continue
+		}
+		if p.Standby {
+			m.w.happened("standby held")
+			if p.Kind != api.PortVF || p.GUID != "" || !m.w.hasTrunk(a.Node) {
+				m.w.fail("functions", "%s has port %+v with a standby on node %s", a.ID, p, a.Node)
+			}
 		}
 		if a.Saved {
 			m.w.happened("function let go")

@@ -48,6 +48,7 @@ func guards() []Mutant {
 		vlanGuards,
 		functionGuards,
 		choiceGuards,
+		standbyGuards,
 		adapterGuards,
 		infiniBandGuards,
 		watchGuards,
