@@ -5,8 +5,8 @@ var adapterGuards = []Mutant{
 	{
 		Guard:   "no function is on a network that its adapter does not know",
 		File:    "internal/fabric/node/function.go",
-		Find:    "	settings, err := fabric.SettingsOf(network, port)\n	if err != nil {\n		return state, err\n	}\n",
-		Replace: "	settings, _ := fabric.SettingsOf(network, port)\n",
+		Find:    "	if settings, err = fabric.SettingsOf(network, port); err != nil {\n		return owner, settings, err\n	}\n",
+		Replace: "	settings, _ = fabric.SettingsOf(network, port)\n",
 		Test:    "./internal/fabric/node TestWhatNoAdapterEnforcesIsRefusedOnFunctions",
 	},
 	{
@@ -19,7 +19,7 @@ var adapterGuards = []Mutant{
 	{
 		Guard:   "a port on a function gets no other place",
 		File:    "internal/fabric/node/attach.go",
-		Find:    "	if port.OnFunction() {\n",
+		Find:    "	if port.OnFunction() && (!port.Standby || place.Kind != api.PortTAP) {\n",
 		Replace: "	if false {\n",
 		Test:    "./internal/fabric/node TestWhatNoAdapterEnforcesIsRefusedOnFunctions",
 	},

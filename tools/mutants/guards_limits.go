@@ -5,8 +5,8 @@ var limitGuards = []Mutant{
 	{
 		Guard:   "a port with rates has no shortcut past its queues",
 		File:    "internal/fabric/groups.go",
-		Find:    "return p.Shaped() || n.Guarded(p.ID)",
-		Replace: "return n.Guarded(p.ID)",
+		Find:    "return p.Shaped() || p.Standby || n.Guarded(p.ID)",
+		Replace: "return p.Standby || n.Guarded(p.ID)",
 		Test:    "./internal/fabric/node TestNothingPassesThePinsByWayOfTheQueues",
 	},
 	{

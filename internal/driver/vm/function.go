@@ -43,12 +43,15 @@ func isPassedThrough(p fabric.Port) bool {
 // hasNIC reports whether a port is a NIC of the machine, alone or beside a function.
 func hasNIC(p fabric.Port) bool { return !isPassedThrough(p) || p.Standby }
 
-// standbyAlias returns the alias of the NIC that is the standby of a member's n-th port, "" without one. libvirt takes aliases that begin like this.
+// aliasPrefix begins the aliases of devices that libvirt lets others choose.
+const aliasPrefix = "ua-"
+
+// standbyAlias returns the alias of the NIC that is the standby of a member's n-th port, "" without one.
 func standbyAlias(p fabric.Port, n int) string {
 	if !p.Standby {
 		return ""
 	}
-	return "ua-standby" + strconv.Itoa(n)
+	return aliasPrefix + "standby" + strconv.Itoa(n)
 }
 
 // passedThrough returns the numbers of the ports of an assignment that are PCI devices of the machine.
@@ -169,7 +172,8 @@ func newHostDevice(pci string) (hostDevice, error) {
 func (h hostDevice) XML() string {
 	at, teaming := "", ""
 	if h.Standby != "" {
-		teaming = fmt.Sprintf("<teaming type='transient' persistent='%s'/>", h.Standby)
+		// The name stays: QEMU takes no function of another name for a standby that had one.
+		teaming = fmt.Sprintf("<teaming type='transient' persistent='%s'/><alias name='%s'/>", h.Standby, aliasPrefix+"function-of-"+strings.TrimPrefix(h.Standby, aliasPrefix))
 	}
 	if h.Port != 0 {
 		at = fmt.Sprintf("<address type='pci' domain='0x0000' bus='0x%02x' slot='0x00' function='0x0'/>", h.Port)

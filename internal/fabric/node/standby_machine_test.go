@@ -352,7 +352,8 @@ func TestAStandbyCarriesTheTrafficWhileAFunctionIsUnplugged(t *testing.T) {
 	if state, err = r.fabric.AttachFunction(t.Context(), ports[0], fabric.DriverVFIO); err != nil {
 		t.Fatal(err)
 	}
-	m.tell(t, fmt.Sprintf(`{"execute":"device_add","arguments":{"driver":"vfio-pci","bus":"root2","id":"function2","failover_pair_id":"ua-standby0","host":%q}}`, state.PCI))
+	// QEMU 7.2 takes no function of another name for the same standby.
+	m.tell(t, fmt.Sprintf(`{"execute":"device_add","arguments":{"driver":"vfio-pci","bus":"root2","id":"function0","failover_pair_id":"ua-standby0","host":%q}}`, state.PCI))
 	mustSay(t, m.said, "CARRIED by function")
 	p.mustReach(t, "by another function", 5)
 	before = sentBy(t, ports[0])
