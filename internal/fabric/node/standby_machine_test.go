@@ -315,7 +315,8 @@ func TestAStandbyCarriesTheTrafficWhileAFunctionIsUnplugged(t *testing.T) {
 		"-device", "pcie-root-port,id=root1,chassis=1", "-device", "pcie-root-port,id=root2,chassis=2",
 		"-netdev", "tap,id=bridge,ifname="+plan.PortName(ports[0].ID)+",script=no,downscript=no",
 		"-device", "virtio-net-pci,netdev=bridge,id=ua-standby0,bus=root1,failover=on,romfile=,mac="+ports[0].MAC,
-		"-device", "vfio-pci,bus=root2,id=function0,failover_pair_id=ua-standby0,host="+state.PCI)
+		// As libvirt writes it: QEMU 7.2 remembers the name of a hidden device that is written otherwise, and refuses it afterwards.
+		"-device", fmt.Sprintf(`{"driver":"vfio-pci","bus":"root2","id":"function0","failover_pair_id":"ua-standby0","host":%q}`, state.PCI))
 	mustSay(t, m.said, "MASTER")
 	mustSay(t, m.said, "CARRIED by function")
 	p := newPinger(t, friend, ports[0])
