@@ -18,6 +18,12 @@ const (
 	adapter = "0000:01:00.0"
 	// functionsMiB is the most that a machine with an adapter may have: room for a host's root, an image, and two virtual machines.
 	functionsMiB = 2800
+	// rooted is an environment whose users can become root, as those of a system of their own can.
+	rooted = `name: rooted
+base: {environment: debian-mpi}
+commands: ["install -m 4755 /bin/dash /usr/local/bin/as-root"]
+stacks: [container, vm]
+`
 	// clean is what an adapter says of a function that nobody has.
 	clean = "no driver, no address, no VLAN"
 )
@@ -33,6 +39,7 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true},
 	}, "--vlan-pool", "100-199", "--boot-deadline", hostDeadline.String())
 	s.build("debian-vm")
+	s.buildRecipe(rooted)
 	for i, name := range hosts {
 		s.enroll(name, []api.PowerKind{api.PowerRedfish, api.PowerIPMI}[i], "--fabric", "lan1="+adapter, "--virtual-functions", fmt.Sprintf("%s=%d", adapter, functions))
 	}
@@ -127,7 +134,7 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 // for one member.
 func (s *site) withFunctions(name, stack string, size int, networks ...string) {
 	s.t.Helper()
-	args := []string{"cluster", "create", name, "--stack", stack, "--size", strconv.Itoa(size), "--memory", "512MiB", "--env", "debian-mpi", "--timeout", nestedDeadline.String()}
+	args := []string{"cluster", "create", name, "--stack", stack, "--size", strconv.Itoa(size), "--memory", "512MiB", "--env", "rooted", "--timeout", nestedDeadline.String()}
 	for _, network := range networks {
 		args = append(args, "--network", network, "--interface", network+":vf")
 	}
@@ -245,10 +252,13 @@ func (s *site) wantNoWayTo(from, to string) {
 	for _, port := range s.cluster(to).Status.Members[0].Networks {
 		victim = port.Address
 	}
-	foreign := victim[:strings.LastIndex(victim, ".")] + ".99"
-	_, err := s.try("cluster", "ssh", from, "--", "sudo ip address replace "+foreign+"/24 dev eth0; timeout 20 bash -c 'until head -c 4 </dev/tcp/"+victim+"/22; do :; done'")
-	if err == nil {
-		s.t.Errorf("a member of %s reaches %s at %s", from, to, victim)
+	foreign := victim[:strings.LastIndex(victim, ".")] + ".99/20"
+	if has := s.in(from, from+"-0", "as-root -p -c 'ip address add "+foreign+" dev eth0 && ip -o address show dev eth0'"); !strings.Contains(has, foreign) {
+		s.t.Fatalf("a member of %s has the addresses %q, want %s among them", from, has, foreign)
 	}
-	s.in(from, from+"-0", "sudo ip address del "+foreign+"/24 dev eth0")
+	said, err := s.try("cluster", "ssh", from, "--", "timeout 20 bash -c 'until head -c 4 </dev/tcp/"+victim+"/22; do :; done'")
+	if err == nil || strings.Contains(said, "SSH-") {
+		s.t.Errorf("a member of %s reaches %s at %s: %q", from, to, victim, said)
+	}
+	s.in(from, from+"-0", "as-root -p -c 'ip address del "+foreign+" dev eth0'")
 }
