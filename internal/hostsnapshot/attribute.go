@@ -107,10 +107,14 @@ func grouped(kind Kind) bool {
 
 // verdict says whose a thing of the second snapshot is.
 func (j judge) verdict(kind Kind, item Item) (Verdict, string) {
+	holders := item.holders
 	if item.ours {
+		// Two runs of one program share a parent of cgroups. Who made it can't remove it while the other's processes are below.
+		if whose, why := j.holdersOrigin(j.after, holders); kind == Cgroup && whose == foreign {
+			return Others, why
+		}
 		return Left, ""
 	}
-	holders := item.holders
 	if len(holders) == 0 && item.place != "" && j.after.group == 0 {
 		// Nobody holds the thing itself, and nothing shows its maker. Those who use the directory it lies in are the next to ask.
 		holders = j.neighbours(item.place)

@@ -121,6 +121,30 @@ func TestWithAGroupAFileIsTheProgramsByItsGroupOrHolderOnly(t *testing.T) {
 	}
 }
 
+func TestACgroupOfTheProgramIsLeftUnlessOthersKeepIt(t *testing.T) {
+	base := map[int]int{1: 0, 10: 1, 30: 1}
+	ours, theirs := ProcessID{30, 30}, ProcessID{10, 10}
+	for _, c := range []struct {
+		name string
+		item Item
+		want Verdict
+	}{
+		{"an empty one", Item{ours: true}, Left},
+		{"one with a process of another run below it", Item{ours: true, holders: []ProcessID{theirs}}, Others},
+		{"one with processes of both", Item{ours: true, holders: []ProcessID{theirs, ours}}, Left},
+		{"one with a process unheard of", Item{ours: true, holders: []ProcessID{{99, 99}}}, Left},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, after := family(30, true, base), family(30, true, base)
+			before.group, after.group = 5, 5
+			after.items[Cgroup] = map[string]Item{"/sys/fs/cgroup/nearmetal": c.item}
+			if got := before.Diff(after); len(got) != 1 || got[0].Verdict != c.want {
+				t.Errorf("got %v, want one difference with the verdict %q", got, c.want)
+			}
+		})
+	}
+}
+
 func TestAReusedPIDIsAnotherProcess(t *testing.T) {
 	base := map[int]int{1: 0, 10: 1, 30: 1}
 	before, after := family(30, false, base), family(30, false, base)
