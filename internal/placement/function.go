@@ -84,6 +84,17 @@ func functionText(r api.DeviceRequest) string {
 
 // whyNoFunction tells of each node why it can't give a function of an adapter. It names the adapters' ports by their PCI addresses.
 func (s *Sketch) whyNoFunction(r api.DeviceRequest) string {
+	if why := s.onEachNode(r, s.functionProblem); why != "" {
+		return why
+	}
+	if why := s.onEachNode(r, s.functionsLeft); why != "" {
+		return "no node has as many as its ports need together: " + why
+	}
+	return "no node offers one"
+}
+
+// onEachNode tells of some nodes what say has to say of them, and how many more there are; "" where it says nothing of any.
+func (s *Sketch) onEachNode(r api.DeviceRequest, say func(id int32, r api.DeviceRequest) string) string {
 	var texts []string
 	more := 0
 	for _, id := range s.view.order {
@@ -91,7 +102,7 @@ func (s *Sketch) whyNoFunction(r api.DeviceRequest) string {
 		if n.availability == Absent {
 			continue
 		}
-		why := s.functionProblem(id, r)
+		why := say(id, r)
 		switch {
 		case why == "":
 		case len(texts) == named:
@@ -100,13 +111,26 @@ func (s *Sketch) whyNoFunction(r api.DeviceRequest) string {
 			texts = append(texts, fmt.Sprintf("node %s: %s", n.record.Name, why))
 		}
 	}
-	switch {
-	case len(texts) == 0:
-		return "no node offers one"
-	case more > 0:
+	if more > 0 {
 		texts = append(texts, fmt.Sprintf("and %s", plural(more, "more node")))
 	}
 	return strings.Join(texts, "; ")
+}
+
+// functionsLeft is how many functions each adapter of a node has left for such a request; "" for a node that has none.
+func (s *Sketch) functionsLeft(id int32, r api.DeviceRequest) string {
+	n, free := s.view.nodes[id], s.view.freeParts(id)
+	var texts []string
+	for i := range n.record.Capacity.Devices {
+		d := &n.record.Capacity.Devices[i]
+		if free == nil || !offers(d, r) || whyNot(n, d, r.DeviceChoice) != "" {
+			continue
+		}
+		if left, _ := free.Free(d.ID, api.CounterVF); left > 0 {
+			texts = append(texts, fmt.Sprintf("%s has %d of %d virtual functions left", d.ID, left, d.Counters[api.CounterVF]))
+		}
+	}
+	return strings.Join(texts, ", ")
 }
 
 // functionProblem is why a node has no free function; "" for one without such adapters, of which there may be many, and for one that has some left.

@@ -77,6 +77,10 @@ func TestMembersAreWhereTheirFunctionsAre(t *testing.T) {
 			t.Errorf("a fifth is refused with %q, want %q in it", missing, want)
 		}
 	}
+	_, missing = parts(t, withAdapters(8, 2).Sketch(), onFunctions(1, hcaVF("ib0"), hcaVF("ib0"), hcaVF("ib0")))
+	if want := "no node has as many as its ports need together: node n2: 0000:5e:00.0 has 2 of 2 virtual functions left"; !strings.Contains(missing, want) {
+		t.Errorf("a member of three ports is refused with %q, want %q in it", missing, want)
+	}
 	if _, missing = parts(t, withAdapters(8, 2).Sketch(), onFunctions(1, hcaVF("ib7"))); !strings.Contains(missing, "in cell ib7: no node offers one") {
 		t.Errorf("a cell without adapters: %q", missing)
 	}
