@@ -98,7 +98,7 @@ func TestAMemberThatLacksItsFunctionGetsItAndIsUnhealthyWhileItCannot(t *testing
 	}
 	before := len(host.Calls())
 	if probed(t, a, m); len(host.Calls()) != before {
-		t.Errorf("a member with its function is mended again: %v", host.Calls()[before:])
+		t.Errorf("the port of a member that has its function is repaired again: %v", host.Calls()[before:])
 	}
 }
 

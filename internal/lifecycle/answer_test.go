@@ -101,7 +101,7 @@ func TestWhatFollowsWhenThereIsNoPlace(t *testing.T) {
 			[]string{},
 		},
 		{
-			"a saved cluster that waits for a number is told the reason", &api.ClusterRecord{Phase: api.ClusterRestoring, Message: "restoring"},
+			"the message of a saved cluster that waits for a number gives the reason", &api.ClusterRecord{Phase: api.ClusterRestoring, Message: "restoring"},
 			Answer{Kind: NeedRestore, Constraint: "networks", Reason: "fabric ib0: no answer", Numbers: true},
 			[]string{"SetPhase restoring: nodes have room, but fabric ib0: no answer"},
 		},

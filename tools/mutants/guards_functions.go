@@ -157,14 +157,14 @@ var functionGuards = []Mutant{
 		Test:    simulated,
 	},
 	{
-		Guard:   "a queued cluster is told why its network has no partition key",
+		Guard:   "the message of a queued cluster says why its network has no partition key",
 		File:    "internal/controller/networks.go",
 		Find:    "case n == nil && p.later[in.UID] != nil && c.Intent.Spec.Queue:",
 		Replace: "case n == nil && p.later[in.UID] != nil && c.Name() == \"\":",
 		Test:    "./internal/controller TestAQueuedClusterIsToldWhyItsNetworkHasNoKeyAndGetsItsPlaceOnceThatHasOne",
 	},
 	{
-		Guard:   "a queued cluster that nodes have room for is told what else binds",
+		Guard:   "the message of a queued cluster that nodes have room for says what it waits for",
 		File:    "internal/controller/admit.go",
 		Find:    "Reason: why.Error()}, numbers: true,",
 		Replace: "Reason: why.Error()}, numbers: false,",

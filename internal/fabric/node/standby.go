@@ -59,52 +59,38 @@ func (f *Fabric) filterStandby(port fabric.Port, on bool) error {
 // fixAddress keeps an address at a port of a bridge, whatever the bridge hears elsewhere (Linux 4.20 or later), or no longer. The kernel forgets it with
 // the port.
 func fixAddress(name, mac string, on bool) error {
-	link, err := netlink.LinkByName(name)
-	if isGone(err) && !on {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("finding port %s: %w", name, err)
-	}
-	address, err := net.ParseMAC(mac)
-	if err != nil {
-		return err
-	}
-	entry := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_MASTER, HardwareAddr: address}
+	entry := netlink.Neigh{Flags: netlink.NTF_MASTER}
 	if on {
 		entry.State, entry.Flags = netlink.NUD_NOARP, netlink.NTF_MASTER|netlink.NTF_STICKY
-		err = netlink.NeighSet(entry)
-	} else {
-		err = ignoring(netlink.NeighDel(entry), unix.ENOENT)
 	}
-	if err != nil {
-		return fmt.Errorf("fixing address %s to port %s: %w", mac, name, err)
-	}
-	return nil
+	return setEntry(name, mac, entry, on)
 }
 
-// setFilter adds an address to the unicast addresses of a VLAN's link, from where the kernel hands it to the trunk's adapter, or removes it. Repeating
-// it is harmless.
+// setFilter adds an address to the unicast addresses of a VLAN's link, from where the kernel hands it to the trunk's adapter, or removes it.
 func setFilter(name, mac string, on bool) error {
+	return setEntry(name, mac, netlink.Neigh{Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT}, on)
+}
+
+// setEntry adds an address to the forwarding table of a link, or removes it. Repeating it is harmless, and so is removing it from a link that is gone.
+func setEntry(name, mac string, entry netlink.Neigh, on bool) error {
 	link, err := netlink.LinkByName(name)
 	if isGone(err) && !on {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("finding VLAN %s: %w", name, err)
+		return fmt.Errorf("finding link %s: %w", name, err)
 	}
-	address, err := net.ParseMAC(mac)
-	if err != nil {
+	if entry.HardwareAddr, err = net.ParseMAC(mac); err != nil {
 		return err
 	}
-	entry := &netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE, Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT, HardwareAddr: address}
+	entry.LinkIndex, entry.Family = link.Attrs().Index, unix.AF_BRIDGE
 	if on {
-		err = netlink.NeighSet(entry)
+		err = netlink.NeighSet(&entry)
 	} else {
-		err = ignoring(netlink.NeighDel(entry), unix.ENOENT)
+		err = ignoring(netlink.NeighDel(&entry), unix.ENOENT)
 	}
 	if err != nil {
-		return fmt.Errorf("setting the filter of %s for %s: %w", name, mac, err)
+		return fmt.Errorf("setting address %s in the table of %s: %w", mac, name, err)
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func TestAStandbyOnAVLANHasItsMembersAddressWhileTheFunctionIsParked(t *testing.
 		t.Errorf("an address that nobody here has: %v, %v", drifts, err)
 	}
 	apply(t, n.fabric, network)
-	must("mended", port.MAC)
+	must("after the repair", port.MAC)
 
 	if err := errors.Join(n.fabric.ParkFunction(t.Context(), port), n.fabric.Detach(t.Context(), "uid.c-0.4")); err != nil || len(played.released) != 1 {
 		t.Errorf("detached: %v, released %v", err, played.released)
