@@ -185,7 +185,7 @@ var fabricGuards = []Mutant{
 		Test:    "./internal/fabric/node TestConformance",
 	},
 	{
-		Guard:   "a port of a kind that is not implemented is not made as another",
+		Guard:   "a port of an unknown kind is not made as another",
 		File:    "internal/fabric/node/attach.go",
 		Find:    "\tif place.Kind != api.PortVeth && place.Kind != api.PortTAP {\n",
 		Replace: "\tif place.Kind != api.PortVeth && place.Kind != api.PortTAP && false {\n",
