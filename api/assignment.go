@@ -52,6 +52,8 @@ type Assignment struct {
 	// Devices are parts of the node's devices. Ports are ends of networks; a member is known by the address of its first.
 	Devices []DeviceClaim `json:"devices,omitempty"`
 	Ports   []PortClaim   `json:"ports,omitempty"`
+	// Volumes are those that it has attached, by their paths; one at /home is its home.
+	Volumes []VolumeClaim `json:"volumes,omitempty"`
 
 	Stack       Stack  `json:"stack"`
 	Environment string `json:"environment"`

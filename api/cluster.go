@@ -103,6 +103,9 @@ type ClusterSpec struct {
 	Cell string `json:"cell,omitempty"`
 	// Egress lets members open connections to the outside (NAT); without it they reach each other and nothing else.
 	Egress bool `json:"egress,omitempty"`
+	// Home is what members have as /home. Volumes are volumes of the project that all members have attached.
+	Home    ClusterHome        `json:"home,omitzero"`
+	Volumes []VolumeAttachment `json:"volumes,omitempty"`
 	// TimeLimit is how long the cluster may live after it is placed; 0: no limit. 'extend' makes it longer.
 	TimeLimit Duration `json:"time_limit,omitempty"`
 	// Priority goes before fair share and age in the queue; higher comes first. Only an administrator may ask for one above 0.

@@ -123,8 +123,10 @@ type NodeRecord struct {
 	// Images: the node can carry built environments on the container stack (it can mount their roots).
 	Images bool `json:"images,omitempty"`
 	// Builder is the result of the checks whether environments can be built on the node; nil: it offers no builds.
-	Builder     *BuilderCheck `json:"builder,omitempty"`
-	FirstSeenAt time.Time     `json:"first_seen_at"`
+	Builder *BuilderCheck `json:"builder,omitempty"`
+	// VolumePool is the room for volumes; nil: the agent offers none.
+	VolumePool  *VolumePool `json:"volume_pool,omitempty"`
+	FirstSeenAt time.Time   `json:"first_seen_at"`
 	// Places are where the node is on the site's fabrics, one for each cell. They are for placement, and never stored.
 	Places []NodePlace `json:"-"`
 }

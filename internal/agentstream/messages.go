@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // Down is a message from the server to the agent.
@@ -185,6 +186,8 @@ type Desired struct {
 	ImageKey []byte
 	// Builds are those the node should carry out; one that is no longer named is ended.
 	Builds []api.Build
+	// Volumes are those that lie on the node. One that is no longer named stays as it is, without attachments.
+	Volumes []volume.Volume
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
 	PowerOff *PowerOff
 }
@@ -271,6 +274,9 @@ type Observed struct {
 	Drift  []string
 	Images []ImageObserved
 	Builds []BuildObserved
+	// Volumes are those found on the node. PurgedVolumes are UIDs of volumes that should be removed and of which nothing is left, verified by looking.
+	Volumes       []volume.State
+	PurgedVolumes []string
 	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
 	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.

@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // contentBytes bounds the part of a file that one item carries.
@@ -27,6 +28,7 @@ type desiredParts struct {
 	Jobs     []Job
 	Images   []Image
 	Builds   []api.Build
+	Volumes  []volume.Volume
 
 	// Shares and Wanted are sent, Texts and Members arrive in their place.
 	Shares  []*Share
@@ -86,6 +88,7 @@ func desiredLists() []list[desiredParts] {
 		listOf("job", func(d *desiredParts) *[]Job { return &d.Jobs }, func(j *Job) string { return j.RunID() }),
 		listOf("image", func(d *desiredParts) *[]Image { return &d.Images }, func(i *Image) string { return string(i.Digest) }),
 		listOf("build", func(d *desiredParts) *[]api.Build { return &d.Builds }, func(b *api.Build) string { return b.RunID() }),
+		listOf("volume", func(d *desiredParts) *[]volume.Volume { return &d.Volumes }, func(v *volume.Volume) string { return v.UID }),
 	}
 }
 
@@ -102,7 +105,7 @@ type place struct {
 // apart takes a desired state apart. names is that of the state before; the new state's is returned.
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
-		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds),
+		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes),
 		Shares: d.shares(), Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
@@ -187,7 +190,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds,
+		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
 	d.Peers, d.Groups, d.Files = sharesOf(parts.Texts, selves)
@@ -233,6 +236,8 @@ func observedLists() []list[Observed] {
 		listOf("image", func(o *Observed) *[]ImageObserved { return &o.Images }, func(i *ImageObserved) string { return string(i.Digest) }),
 		listOf("build", func(o *Observed) *[]BuildObserved { return &o.Builds },
 			func(b *BuildObserved) string { return fmt.Sprintf("%s.%d", b.ID, b.Attempt) }),
+		listOf("volume", func(o *Observed) *[]volume.State { return &o.Volumes }, func(v *volume.State) string { return v.UID }),
+		listOf("purged-volume", func(o *Observed) *[]string { return &o.PurgedVolumes }, itself),
 	}
 }
 

@@ -34,6 +34,8 @@ type Member struct {
 	Files []File `json:"files"`
 	// HomeDir is the host directory of the cluster's shared home, mounted at /home.
 	HomeDir string `json:"home_dir"`
+	// Mounts are further host directories that the member has: its volumes.
+	Mounts []Mount `json:"mounts,omitempty"`
 	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
 	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`
@@ -42,6 +44,13 @@ type Member struct {
 	Boot string `json:"boot,omitempty"`
 	// User is the unprivileged user of the member. This user owns the shared home and runs the jobs.
 	User User `json:"user"`
+}
+
+// Mount is a host directory that a member has at a path of its own. What is in it has the host's IDs that the cluster's user namespaces have.
+type Mount struct {
+	Source   string `json:"source"`
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
 // File is a generated file.

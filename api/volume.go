@@ -1,0 +1,157 @@
+package api
+
+import "time"
+
+// VolumeAccess says which clusters may have a volume attached at one time.
+type VolumeAccess string
+
+// The kinds of access.
+const (
+	// VolumeOneWriter lets one cluster write. Others may read at the same time.
+	VolumeOneWriter VolumeAccess = "one-writer"
+	// VolumeManyReaders lets every cluster read, and none write.
+	VolumeManyReaders VolumeAccess = "many-readers"
+	// VolumeShared lets every cluster write.
+	VolumeShared VolumeAccess = "shared"
+)
+
+// The bounds of volumes.
+const (
+	MinVolumeBytes = 64 << 20
+	MaxVolumeBytes = 16 << 40
+	// VolumeBytesPerFile is how much of a volume there is for each file that it may hold, unless its user says how many.
+	VolumeBytesPerFile = 16 << 10
+	// MaxVolumeSnapshots is the number of snapshots that a volume may have.
+	MaxVolumeSnapshots = 32
+	// MaxVolumeClaims is the number of volumes that a group may have attached, its home not counted.
+	MaxVolumeClaims = 8
+)
+
+// DefaultVolumeRetention is how long a deleted volume is kept, unless its user says otherwise.
+const DefaultVolumeRetention = Duration(24 * time.Hour)
+
+// VolumeIntent is the user's side of a volume; only the API writes it.
+type VolumeIntent struct {
+	// Name is NAME, or PROJECT.NAME outside the default project.
+	Name    string `json:"name"`
+	UID     string `json:"uid"`
+	Project string `json:"project"`
+	User    string `json:"user,omitempty"`
+	// Home marks the home of User in the project.
+	Home bool `json:"home,omitempty"`
+	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
+	SizeBytes int64        `json:"size_bytes"`
+	MaxFiles  int64        `json:"max_files"`
+	Access    VolumeAccess `json:"access"`
+	// Node is the requested node; "": any that has room.
+	Node string `json:"node,omitempty"`
+	// Retention is how long it is kept after its deletion.
+	Retention Duration `json:"retention"`
+	// Origin is the snapshot that it began as; nil: it began empty.
+	Origin *VolumeOrigin `json:"origin,omitempty"`
+	// Snapshots are the snapshots that are wanted, the oldest first. Restore is the last request to go back to one; nil: none.
+	Snapshots []VolumeSnapshotIntent `json:"snapshots,omitempty"`
+	Restore   *VolumeRestoreIntent   `json:"restore,omitempty"`
+	CreatedAt time.Time              `json:"created_at"`
+	// DeleteRequestedAt is when it was deleted. It can be undeleted until PurgeAt.
+	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
+	PurgeAt           *time.Time `json:"purge_at,omitempty"`
+}
+
+// VolumeOrigin names a snapshot.
+type VolumeOrigin struct {
+	VolumeUID   string `json:"volume_uid"`
+	SnapshotUID string `json:"snapshot_uid"`
+}
+
+// VolumeSnapshotIntent is a snapshot of a volume that its user wants to exist.
+type VolumeSnapshotIntent struct {
+	// Name is a DNS label, unique in its volume.
+	Name      string    `json:"name"`
+	UID       string    `json:"uid"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// VolumeRestoreIntent asks for a volume to hold again what it held in a snapshot.
+type VolumeRestoreIntent struct {
+	SnapshotUID string `json:"snapshot_uid"`
+	// Number counts the requests of the volume, from 1.
+	Number int64 `json:"number"`
+}
+
+// VolumePhase is where a volume is in its life.
+type VolumePhase string
+
+// The phases of a volume.
+const (
+	VolumePending     VolumePhase = "pending"     // no node has room for it; the message gives the reason
+	VolumeCreating    VolumePhase = "creating"    // has a node, which makes it
+	VolumeReady       VolumePhase = "ready"       // can be attached
+	VolumeUnavailable VolumePhase = "unavailable" // its node is not heard of, or can't give access to it; the message gives the reason
+	VolumeDeleted     VolumePhase = "deleted"     // can be undeleted until its time is over
+	VolumePurging     VolumePhase = "purging"     // being wiped on its node; holds its room until that is confirmed
+)
+
+// VolumeRecord is the leader's side of a volume: where it lies. It is written before a node makes anything, and goes once the node has
+// confirmed that nothing is left.
+type VolumeRecord struct {
+	UID  string `json:"uid"`
+	Name string `json:"name"`
+	Node string `json:"node"`
+	// SizeBytes is the room that it holds on its node. It follows the intent when it grows, and the node when it has shrunk.
+	SizeBytes int64 `json:"size_bytes"`
+	// Generation is new with each decision about the volume; nodes reject an older one.
+	Generation int64 `json:"generation"`
+	// Purging is set for good once its room is being given back.
+	Purging bool `json:"purging,omitempty"`
+}
+
+// VolumeClaim is a volume that a member has attached.
+type VolumeClaim struct {
+	UID string `json:"uid"`
+	// Name is that within its project.
+	Name string `json:"name"`
+	// Path is where the member has it: an absolute path.
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Node is where it lies.
+	Node string `json:"node"`
+}
+
+// VolumeAttachment is a volume that a cluster asks for.
+type VolumeAttachment struct {
+	// Name is that of a volume of the cluster's project.
+	Name string `json:"name"`
+	// Path is where members have it, an absolute path; it defaults to /volumes/NAME.
+	Path     string `json:"path,omitempty"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// The kinds of homes that are no volume of their own name.
+const (
+	// HomeOfCluster is a home that is made with the cluster and deleted with it.
+	HomeOfCluster = "cluster"
+	// HomeOfUser is the persistent home of the cluster's user in its project: a volume.
+	HomeOfUser = "user"
+	// HomeNone is no home: each member has a private directory.
+	HomeNone = "none"
+)
+
+// ClusterHome is what members of a cluster have as /home.
+type ClusterHome struct {
+	// Kind is cluster, user or none; "" is cluster.
+	Kind string `json:"kind,omitempty"`
+	// Size bounds the home. For the kind cluster, 0 is no bound of its own. For the kind user, it is the size that a home has which does not exist yet.
+	Size Bytes `json:"size,omitempty"`
+}
+
+// VolumePool is the room that a node has for volumes.
+type VolumePool struct {
+	// Kind is xfs, btrfs, loop or lvm; "" on a node that has none.
+	Kind string `json:"kind"`
+	// CapacityBytes is for all volumes and their snapshots. HeldBytes is what those take that are there.
+	CapacityBytes int64 `json:"capacity_bytes"`
+	HeldBytes     int64 `json:"held_bytes"`
+	// Problems are why there is no pool, or why it can't be used, one a line.
+	Problems []string `json:"problems,omitempty"`
+}

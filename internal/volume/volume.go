@@ -1,0 +1,97 @@
+// Package volume is the contract between a node's agent and what keeps volumes on that node: file systems of a bounded size, which outlive the
+// clusters that have them attached.
+//
+// A pool is whole-config, idempotent and restart-safe: Apply brings one volume to what is wanted, may be repeated at any time, and Observe finds
+// volumes by looking at the disk, never by memory. A pool must never decide anything. On the disk, files have the user and group IDs that members
+// see: each attachment is a mount of its own that maps them to those of a cluster on this host. Package volumetest is the conformance suite.
+package volume
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// The errors by which an agent tells what it can't get over by trying again.
+var (
+	// ErrFull reports that the pool has too little room. The message says how much is wanted and how much is left.
+	ErrFull = errors.New("the pool has too little room")
+	// ErrTooSmall reports that a volume holds more than the size that it should shrink to.
+	ErrTooSmall = errors.New("the volume holds more than that")
+	// ErrStale reports a config of an older generation than one that was obeyed.
+	ErrStale = errors.New("a newer decision about the volume was obeyed")
+	// ErrInUse reports that a volume is attached and must not be for what is asked.
+	ErrInUse = errors.New("the volume is attached")
+)
+
+// Volume is everything that is wanted of a volume on its node.
+type Volume struct {
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
+	SizeBytes int64 `json:"size_bytes"`
+	MaxFiles  int64 `json:"max_files"`
+	// Origin is the snapshot that it begins as, on the same node. It matters only when the volume is made.
+	Origin *api.VolumeOrigin `json:"origin,omitempty"`
+	// Snapshots are the UIDs of those that should exist; others are removed.
+	Snapshots []string `json:"snapshots,omitempty"`
+	// Restore is the last request to go back to a snapshot. It is carried out once, while nothing is attached.
+	Restore *api.VolumeRestoreIntent `json:"restore,omitempty"`
+	// Attachments are those that should exist, one for each cluster; others are removed.
+	Attachments []Attachment `json:"attachments,omitempty"`
+	// Purge asks for all of it to be removed.
+	Purge bool `json:"purge,omitempty"`
+}
+
+// Attachment gives a cluster access to a volume on this node.
+type Attachment struct {
+	ClusterUID string      `json:"cluster_uid"`
+	UserIDs    api.IDRange `json:"user_ids"`
+	ReadOnly   bool        `json:"read_only,omitempty"`
+}
+
+// State is a volume that a pool found on the node.
+type State struct {
+	UID        string `json:"uid"`
+	Generation int64  `json:"generation"`
+	// Ready: it has been made whole. Without it, what is there is debris, or is being made.
+	Ready     bool  `json:"ready"`
+	SizeBytes int64 `json:"size_bytes"`
+	UsedBytes int64 `json:"used_bytes"`
+	MaxFiles  int64 `json:"max_files"`
+	UsedFiles int64 `json:"used_files"`
+	// Snapshots are those that are there, whole.
+	Snapshots []SnapshotState `json:"snapshots,omitempty"`
+	// Restored is the number of the last restore that was carried out.
+	Restored int64 `json:"restored,omitempty"`
+	// Attached are the UIDs of the clusters that have access.
+	Attached []string `json:"attached,omitempty"`
+	// Problem is why it is not as wanted; empty otherwise. A pool leaves it empty; the agent fills it in.
+	Problem string `json:"problem,omitempty"`
+}
+
+// SnapshotState is a snapshot that a pool found.
+type SnapshotState struct {
+	UID string `json:"uid"`
+	// HeldBytes is the room that the pool keeps for it: as much as its volume may still change of what both share.
+	HeldBytes int64 `json:"held_bytes"`
+}
+
+// Pool keeps the volumes of a node. Calls for different volumes may be concurrent; calls for one volume never are.
+type Pool interface {
+	// Describe tells what the node has for volumes. It makes nothing.
+	Describe(ctx context.Context) api.VolumePool
+	// Apply makes the volume, or changes it, until it is as v wants. The order is: detach, restore or resize, snapshots, attach. On error what was
+	// done stays, and Apply may be repeated. It returns ErrFull, ErrTooSmall, ErrStale or ErrInUse as it says there.
+	Apply(ctx context.Context, v Volume) error
+	// Observe returns every volume found on the node, debris included.
+	Observe(ctx context.Context) ([]State, error)
+	// Dir returns the directory by which members of a cluster have the volume, while it is attached.
+	Dir(uid, clusterUID string) string
+	// Purge removes everything of a volume and verifies by looking that nothing is left. It returns ErrInUse while the volume is attached, or has
+	// snapshots that a volume which began as one still needs.
+	Purge(ctx context.Context, uid string, generation int64) error
+	// Close gives back what the host holds for volumes in memory: mounts and devices. Volumes stay on the disk.
+	Close(ctx context.Context) error
+}
