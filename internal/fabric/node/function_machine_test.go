@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,16 +67,26 @@ func machineInitrd(t *testing.T) string {
 // machinePatience bounds a machine that is emulated by what is emulated itself.
 const machinePatience = 12 * time.Minute
 
+// machineArguments are QEMU's for every machine.
+func machineArguments() []string {
+	return []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none", "-machine", "q35,accel=tcg", "-cpu", "Nehalem",
+		// Its clock goes by its instructions: by the host's, it would be late for each tick, and do nothing but ticks.
+		"-icount", "shift=4", "-serial", "stdio",
+	}
+}
+
+// machineCommandLine is the kernel's.
+func machineCommandLine(own, friend, stranger netip.Addr) string {
+	return fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check mitigations=off lsm= audit=0 nosmp own=%v friend=%v stranger=%v", own, friend, stranger)
+}
+
 // runMachine runs QEMU until it ends by itself, tells each line of the machine's console when it comes, and returns them all.
 func runMachine(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), machinePatience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, needs.Program(t, "qemu-system-x86_64"), append([]string{
-		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none", "-machine", "q35,accel=tcg", "-cpu", "Nehalem",
-		// Its clock goes by its instructions: by the host's, it would be late for each tick, and do nothing but ticks.
-		"-icount", "shift=4", "-serial", "stdio",
-	}, args...)...)
+	cmd := exec.CommandContext(ctx, needs.Program(t, "qemu-system-x86_64"), append(machineArguments(), args...)...)
 	console, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +133,7 @@ func (r *adapterRig) machine(t *testing.T, spaces map[string]namespace, own []fa
 	}
 	_, _ = spaces[stranger.ID].try(fmt.Sprintf("ip route replace %v dev eth0", port.Address))
 	out := runMachine(t, "-m", "192", "-kernel", kernel, "-initrd", initrd,
-		"-append", fmt.Sprintf("console=ttyS0 loglevel=5 panic=-1 no_timer_check mitigations=off lsm= audit=0 nosmp own=%v friend=%v stranger=%v", port.Address, own[1].Address, stranger.Address),
+		"-append", machineCommandLine(port.Address, own[1].Address, stranger.Address),
 		"-device", "pcie-root-port,id=root,chassis=1", "-device", "vfio-pci,bus=root,host="+state.PCI)
 	for _, want := range []string{"FRIEND reached", "STRANGER silent", port.MAC} {
 		if !strings.Contains(out, want) {
