@@ -26,6 +26,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 	"github.com/nearmetal/nearmetal/internal/tracing"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // Config is the configuration of an agent.
@@ -50,6 +51,8 @@ type Config struct {
 	Fabric  fabric.Fabric
 	// Responder answers DHCP and DNS on the node's networks; nil: nothing does.
 	Responder Responder
+	// Volumes keeps the volumes of the node; nil: it has none.
+	Volumes volume.Pool
 	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,
 	// agent.sock.
 	Listen func(dir string, m driver.Member) (memberlink.Endpoint, error)
@@ -150,6 +153,7 @@ type Agent struct {
 	// examining: drivers are being asked which members hang.
 	examining bool
 	builds    map[string]*buildState
+	volumes   volumes
 	power     powerOff
 	// work is what the agent waits for when it ends: fetches and builds.
 	work sync.WaitGroup
@@ -168,7 +172,7 @@ func Run(ctx context.Context, cfg Config) error {
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		carries: make(chan struct{}, maxCarries), networkChecks: make(chan struct{}, maxNetworkChecks),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
-		builds: map[string]*buildState{}, opening: newOpening(),
+		builds: map[string]*buildState{}, volumes: volumes{states: map[string]*volumeState{}}, opening: newOpening(),
 		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
 	}
 	if a.cfg.Clock == nil {
@@ -222,6 +226,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-a.cfg.ImagesChanged:
 		case <-audit.C:
 			a.audit(ctx)
+			a.lookAtVolumes(ctx, a.cfg.Clock.Now())
 		case <-probe.C:
 			a.probe(ctx)
 			a.examine(ctx)
@@ -277,6 +282,7 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	}
 	a.desired = d
 	a.setWanted(ctx, d)
+	a.wantVolumes(d)
 	a.wantImages(d)
 	a.wantBuilds(ctx, d)
 	return nil

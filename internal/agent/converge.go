@@ -28,6 +28,7 @@ func (a *Agent) converge(ctx context.Context) {
 	newest := a.newestGenerations()
 	a.convergeNetworks(ctx, now) // first: members are made while their networks are
 	a.serveNames()
+	a.convergeVolumes(ctx, now)
 	for _, m := range a.members {
 		switch {
 		case m.busy:
@@ -206,7 +207,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
-	if !a.imageReady(m) {
+	if !a.imageReady(m) || !a.volumesReady(m) {
 		return
 	}
 	m.ready, m.unhealthy, m.cut, m.hung, m.exit, m.recovered = false, "", "", "", "", time.Time{}
@@ -220,9 +221,10 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		return
 	}
 	home := m.want.HomeDir
-	if m.part() {
-		home = a.controlDir(m.id) // it has no home; its digest is kept there
-	} else if m.control == nil {
+	if m.part() || !ownsHome(m.want) {
+		home = a.controlDir(m.id) // it has no home of its cluster; its digest is kept there
+	}
+	if !m.part() && m.control == nil {
 		if err := a.listen(ctx, m); err != nil {
 			m.attempts = m.attempts.Fail(err.Error(), a.cfg.Clock.Now())
 			a.wakeAt(m.attempts.NextTry)
@@ -305,7 +307,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	m.control = nil
 	final := m.want == nil || m.want.Release
 	home := ""
-	if m.want != nil && m.want.ReleaseHome && (!m.want.Assignment.IsSnapshot() || len(a.cluster(m)) == 1) {
+	if m.want != nil && m.want.ReleaseHome && ownsHome(m.want) && (!m.want.Assignment.IsSnapshot() || len(a.cluster(m)) == 1) {
 		// Every member of a cluster that is being deleted removes the home after its own end: so the last one leaves nothing.
 		home = m.want.HomeDir
 	}
@@ -476,17 +478,6 @@ func (a *Agent) look(ctx context.Context, m *memberState) {
 
 // alive reports whether a member's processes are there, running or frozen.
 func alive(s driver.State) bool { return s == driver.StateRunning || s == driver.StatePaused }
-
-// jobsOf are the jobs that a member should supervise.
-func (a *Agent) jobsOf(memberID string) []api.Job {
-	var jobs []api.Job
-	for _, job := range a.desired.Jobs {
-		if job.MemberID == memberID {
-			jobs = append(jobs, job.Job)
-		}
-	}
-	return jobs
-}
 
 // wakeAt makes the loop look again at a time.
 func (a *Agent) wakeAt(at time.Time) {

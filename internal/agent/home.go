@@ -34,20 +34,23 @@ func (a *Agent) countHome(ctx context.Context, stream *agentstream.ClientConn, a
 
 // usageOfHome counts the home of the cluster that a member belongs to.
 func (a *Agent) usageOfHome(ctx context.Context, memberID string) (api.HomeUsage, error) {
-	found := make(chan string, 1)
+	found := make(chan *string, 1)
 	a.post(ctx, func() {
-		dir := ""
+		var dir *string
 		if m := a.members[memberID]; m != nil && m.want != nil {
-			dir = m.want.HomeDir
+			dir = &m.want.HomeDir
 		}
 		found <- dir
 	})
 	select {
 	case dir := <-found:
-		if dir == "" {
+		switch {
+		case dir == nil:
 			return api.HomeUsage{}, errors.New("this node has no such member")
+		case *dir == "": // each of its members has one of its own
+			return api.HomeUsage{}, nil
 		}
-		return homeUsage(ctx, dir)
+		return homeUsage(ctx, *dir)
 	case <-ctx.Done():
 		return api.HomeUsage{}, ctx.Err()
 	}

@@ -25,6 +25,8 @@ type memberState struct {
 	id     string
 	driver driver.Driver
 	want   *agentstream.Member // nil: found on the node, and the leader has not said anything of it
+	// assigned is the assignment that it was last known by; nil: debris without a record.
+	assigned *api.Assignment
 
 	state   driver.State
 	exit    string // how the first process ended
@@ -137,7 +139,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			m := &memberState{id: o.ID, driver: d, state: o.State, exit: o.Message, stateBytes: o.StateBytes, holds: o.Holds, departed: a.hasDeparted(o.ID)}
 			a.members[o.ID] = m
 			if o.Member != nil {
-				m.boot, m.size = o.Member.Boot, o.Member.Assignment.SizeNumber
+				m.boot, m.size, m.assigned = o.Member.Boot, o.Member.Assignment.SizeNumber, &o.Member.Assignment
 			}
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
@@ -180,7 +182,12 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			continue
 		}
 		if w != nil {
+			m.assigned = &w.Assignment
 			w.HomeDir = filepath.Join(a.cfg.HomeDir, w.Assignment.ClusterUID)
+			if w.PrivateHome {
+				w.HomeDir = ""
+			}
+			a.placeVolumes(w)
 			w.ControlDir = a.controlDir(id)
 			m.wanted = w.FilesDigest
 			if m.wanted == "" {
@@ -290,6 +297,17 @@ func (a *Agent) listen(ctx context.Context, m *memberState) error {
 	return nil
 }
 
+// jobsOf are the jobs that a member should supervise.
+func (a *Agent) jobsOf(memberID string) []api.Job {
+	var jobs []api.Job
+	for _, job := range a.desired.Jobs {
+		if job.MemberID == memberID {
+			jobs = append(jobs, job.Job)
+		}
+	}
+	return jobs
+}
+
 // linkOf makes the link of a member.
 func (a *Agent) linkOf(m *memberState, dir string) (memberlink.Endpoint, error) {
 	if a.cfg.Listen != nil {
@@ -393,6 +411,7 @@ func (a *Agent) report() {
 		Term: a.term, Drift: a.drift, Images: a.observedImages(), Builds: a.observedBuilds(), PeerURL: a.cfg.PeerURL,
 		PowerOffProblem: a.power.problem,
 	}
+	o.Volumes, o.PurgedVolumes = a.observedVolumes()
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {

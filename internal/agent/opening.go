@@ -54,6 +54,10 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 	node := a.cfg.Node
 	a.measureUnderlay(ctx, &node)
 	a.measureAdapters(ctx, &node)
+	if a.cfg.Volumes != nil {
+		pool := a.cfg.Volumes.Describe(ctx)
+		node.VolumePool = &pool
+	}
 	if node.Environments, err = a.environments(agentCtx, ctx); err == nil {
 		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.id, Node: node}})
 	}

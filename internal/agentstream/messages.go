@@ -225,6 +225,8 @@ type Member struct {
 	Release bool `json:"release,omitempty"`
 	// ReleaseHome means that the whole cluster is being deleted: its shared home goes with its members.
 	ReleaseHome bool `json:"release_home,omitempty"`
+	// PrivateHome means that the cluster has no home that its members share: each has a directory of its own that ends with it.
+	PrivateHome bool `json:"private_home,omitempty"`
 	// Paused asks for the member to be frozen.
 	Paused bool `json:"paused,omitempty"`
 	// Save asks for the member to be on the node's disk with its memory.

@@ -32,7 +32,8 @@ type Member struct {
 	Networks []api.Network `json:"networks"`
 	// Files are the generated files of the member, path below / to content: hosts, hostfile, SSH keys and so on.
 	Files []File `json:"files"`
-	// HomeDir is the host directory of the cluster's shared home, mounted at /home.
+	// HomeDir is the host directory of the cluster's shared home, mounted at /home; empty: the member has a private directory there, which ends
+	// with it.
 	HomeDir string `json:"home_dir"`
 	// Mounts are further host directories that the member has: its volumes.
 	Mounts []Mount `json:"mounts,omitempty"`

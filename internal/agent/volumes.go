@@ -1,0 +1,344 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/volume"
+)
+
+const (
+	// volumeDeadline bounds one change of a volume: its user chose how much there is to copy or to remove.
+	volumeDeadline = 10 * time.Minute
+	// homePath is where a member has its home.
+	homePath = "/home"
+)
+
+// volumes is the state of this node's volumes: what the leader wants of them, and what the pool found. It is owned by loop.
+type volumes struct {
+	states map[string]*volumeState // by UID
+	// looking: the pool is being looked at. stale: it changed meanwhile. looked: it was looked at once.
+	looking, stale, looked bool
+	// problem is why it can't be looked at, and lookAt when to try again.
+	problem string
+	lookAt  time.Time
+}
+
+// volumeState is one volume that is wanted here, was found here, or both.
+type volumeState struct {
+	want  *volume.Volume // nil: the leader does not name it
+	found *volume.State  // nil: nothing of it was found
+	// applied is what the pool has carried out since the agent started; nil: not known.
+	applied *volume.Volume
+	busy    bool
+	// purged: the pool has verified that nothing is left of it.
+	purged   bool
+	attempts lifecycle.Attempts
+	// held is why an attachment that is no longer wanted stays.
+	held string
+}
+
+// wantVolumes takes over what the leader wants of volumes.
+func (a *Agent) wantVolumes(d *agentstream.Desired) {
+	named := map[string]*volume.Volume{}
+	for i := range d.Volumes {
+		v := &d.Volumes[i]
+		named[v.UID] = v
+		if a.volumes.states[v.UID] == nil {
+			a.volumes.states[v.UID] = &volumeState{}
+		}
+	}
+	for uid, s := range a.volumes.states {
+		want := named[uid]
+		if !reflect.DeepEqual(s.want, want) {
+			s.attempts = lifecycle.Attempts{} // another task: what failed before says nothing about it
+		}
+		if want == nil || !want.Purge {
+			s.purged = false
+		}
+		s.want = want
+	}
+}
+
+// convergeVolumes begins what is to be done for volumes that nothing is under way for.
+func (a *Agent) convergeVolumes(ctx context.Context, now time.Time) {
+	if a.cfg.Volumes == nil || !a.hearing.current() {
+		return
+	}
+	if !a.volumes.looked {
+		a.lookAtVolumes(ctx, now)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(a.volumes.states)) {
+		s := a.volumes.states[uid]
+		if s.busy {
+			continue
+		}
+		if s.want == nil && s.found == nil {
+			delete(a.volumes.states, uid)
+			continue
+		}
+		next := a.nextOfVolume(uid, s)
+		switch {
+		case next == nil:
+		case now.Before(s.attempts.NextTry):
+			a.wakeAt(s.attempts.NextTry)
+		default:
+			a.changeVolume(ctx, uid, s, *next)
+		}
+	}
+}
+
+// nextOfVolume is what the pool should be asked for next; nil: nothing.
+func (a *Agent) nextOfVolume(uid string, s *volumeState) *volume.Volume {
+	var next volume.Volume
+	switch {
+	case s.want != nil:
+		next = *s.want
+	case len(s.found.Attached) > 0: // it stays as it is, without attachments
+		next = volume.Volume{UID: uid, Generation: s.found.Generation, SizeBytes: s.found.SizeBytes, MaxFiles: s.found.MaxFiles}
+		for _, snapshot := range s.found.Snapshots {
+			next.Snapshots = append(next.Snapshots, snapshot.UID)
+		}
+	default:
+		return nil
+	}
+	if next.Purge {
+		s.held = ""
+		if s.purged {
+			return nil
+		}
+		return &next
+	}
+	next.Attachments = slices.Clone(next.Attachments)
+	s.held = ""
+	for _, kept := range a.attachmentsInUse(uid, s, next.Attachments) {
+		next.Attachments = append(next.Attachments, kept)
+		s.held = fmt.Sprintf("it stays attached for cluster %s, which still has members on this node", kept.ClusterUID)
+	}
+	if s.applied != nil && reflect.DeepEqual(*s.applied, next) {
+		return nil
+	}
+	return &next
+}
+
+// attachmentsInUse are those that are not wanted, and that members which are still there have nevertheless: nothing is taken from under a member.
+func (a *Agent) attachmentsInUse(uid string, s *volumeState, wanted []volume.Attachment) []volume.Attachment {
+	var attached []string
+	if s.found != nil {
+		attached = append(attached, s.found.Attached...)
+	}
+	if s.applied != nil {
+		for _, has := range s.applied.Attachments {
+			attached = append(attached, has.ClusterUID)
+		}
+	}
+	slices.Sort(attached)
+	var kept []volume.Attachment
+	for _, cluster := range slices.Compact(attached) {
+		if slices.ContainsFunc(wanted, func(w volume.Attachment) bool { return w.ClusterUID == cluster }) {
+			continue
+		}
+		if in := a.attachmentOfMembers(uid, cluster); in != nil {
+			kept = append(kept, *in)
+		}
+	}
+	return kept
+}
+
+// attachmentOfMembers is the attachment that members of a cluster which are still there have of a volume; nil: none of them has it.
+func (a *Agent) attachmentOfMembers(uid, cluster string) *volume.Attachment {
+	var in *volume.Attachment
+	for _, m := range a.members {
+		if m.assigned == nil || m.assigned.ClusterUID != cluster || !m.busy && (m.cleaned || m.state == driver.StateAbsent) {
+			continue
+		}
+		for _, claim := range m.assigned.Volumes {
+			if claim.UID != uid {
+				continue
+			}
+			if in == nil {
+				in = &volume.Attachment{ClusterUID: cluster, UserIDs: m.assigned.UserIDs, ReadOnly: true}
+			}
+			in.ReadOnly = in.ReadOnly && claim.ReadOnly
+		}
+	}
+	return in
+}
+
+// changeVolume asks the pool for a change, within a deadline, and posts how it went.
+func (a *Agent) changeVolume(ctx context.Context, uid string, s *volumeState, next volume.Volume) {
+	s.busy = true
+	a.work.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, volumeDeadline)
+		defer cancel()
+		failpoint.Hit("agent.before-volume")
+		var err error
+		if next.Purge {
+			err = a.cfg.Volumes.Purge(bounded, uid, next.Generation)
+		} else {
+			err = a.cfg.Volumes.Apply(bounded, next)
+		}
+		failpoint.Hit("agent.after-volume")
+		a.post(ctx, func() {
+			s.busy, s.applied = false, nil // what failed half way is not known
+			if now := a.cfg.Clock.Now(); err != nil {
+				s.attempts = s.attempts.Fail(err.Error(), now)
+				a.cfg.Log.WarnContext(ctx, "a change of a volume failed", "volume", uid, "error", err, "attempt", s.attempts.Count)
+			} else {
+				s.attempts, s.purged = lifecycle.Attempts{}, next.Purge
+				if !next.Purge {
+					s.applied = &next
+				}
+			}
+			a.lookAtVolumes(ctx, time.Time{})
+		})
+	})
+}
+
+// lookAtVolumes finds out what the pool has, once at a time. A look that failed is not repeated before its pause is over, unless something changed.
+func (a *Agent) lookAtVolumes(ctx context.Context, now time.Time) {
+	v := &a.volumes
+	switch {
+	case a.cfg.Volumes == nil:
+		return
+	case v.looking:
+		v.stale = v.stale || now.IsZero()
+		return
+	case now.Before(v.lookAt) && !now.IsZero():
+		a.wakeAt(v.lookAt)
+		return
+	}
+	v.looking, v.stale = true, false
+	a.work.Go(func() {
+		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
+		defer cancel()
+		found, err := a.cfg.Volumes.Observe(bounded)
+		a.post(ctx, func() {
+			v.looking = false
+			if err != nil {
+				a.cfg.Log.WarnContext(ctx, "the volumes of this node can't be inspected", "error", err)
+				v.problem, v.lookAt = "the volumes of this node can't be inspected: "+err.Error(), a.cfg.Clock.Now().Add(lookPause)
+				return
+			}
+			v.looked, v.problem = true, ""
+			a.sawVolumes(found)
+			if v.stale {
+				a.lookAtVolumes(ctx, time.Time{})
+			}
+		})
+	})
+}
+
+// sawVolumes notes what the pool found.
+func (a *Agent) sawVolumes(found []volume.State) {
+	for _, s := range a.volumes.states {
+		s.found = nil
+	}
+	for _, f := range found {
+		s := a.volumes.states[f.UID]
+		if s == nil {
+			s = &volumeState{}
+			a.volumes.states[f.UID] = s
+		}
+		s.found = &f
+	}
+}
+
+// observedVolumes is what goes up about volumes, and the UIDs of those that were purged.
+func (a *Agent) observedVolumes() (seen []volume.State, purged []string) {
+	for _, uid := range slices.Sorted(maps.Keys(a.volumes.states)) {
+		s := a.volumes.states[uid]
+		if s.purged {
+			purged = append(purged, uid)
+			continue
+		}
+		problem := a.problemOfVolume(s)
+		switch {
+		case s.found != nil:
+			state := *s.found
+			state.Problem = problem
+			seen = append(seen, state)
+		case problem != "":
+			seen = append(seen, volume.State{UID: uid, Problem: problem})
+		}
+	}
+	return seen, purged
+}
+
+// problemOfVolume is why a volume is not as wanted, "" while nothing is wrong.
+func (a *Agent) problemOfVolume(s *volumeState) string {
+	if a.cfg.Volumes == nil {
+		return "this node keeps no volumes: its agent was started without a pool"
+	}
+	reasons := slices.DeleteFunc([]string{s.attempts.LastError, s.held, a.volumes.problem}, func(r string) bool { return r == "" })
+	return strings.Join(reasons, "; ")
+}
+
+// volumesReady reports whether all volumes of a member are attached for its cluster. Waiting for them costs the member no attempt: that one comes
+// wakes the loop.
+func (a *Agent) volumesReady(m *memberState) bool {
+	for _, claim := range m.want.Assignment.Volumes {
+		if why := a.missing(claim, m.want.Assignment.ClusterUID); why != "" {
+			m.message = fmt.Sprintf("volume %q %s", claim.Name, why)
+			return false
+		}
+	}
+	return true
+}
+
+// missing is what a cluster's members lack of a volume, "" when it is attached.
+func (a *Agent) missing(claim api.VolumeClaim, cluster string) string {
+	if claim.Node != a.cfg.Node.Name {
+		return fmt.Sprintf("lies on node %s, and this node can't reach it", claim.Node)
+	}
+	s := a.volumes.states[claim.UID]
+	switch {
+	case a.cfg.Volumes == nil:
+		return "can't be attached: this node keeps no volumes"
+	case s == nil || s.want == nil:
+		return "is not known on this node yet"
+	case s.applied != nil && slices.ContainsFunc(s.applied.Attachments, func(has volume.Attachment) bool {
+		return has.ClusterUID == cluster && (claim.ReadOnly || !has.ReadOnly)
+	}):
+		return ""
+	}
+	if problem := a.problemOfVolume(s); problem != "" {
+		return "can't be attached: " + problem
+	}
+	if s.found != nil && s.found.Ready {
+		return "is being attached"
+	}
+	return "is being made"
+}
+
+// placeVolumes fills in where on this host a member finds its home and its volumes.
+func (a *Agent) placeVolumes(w *agentstream.Member) {
+	w.Mounts = nil
+	for _, claim := range w.Assignment.Volumes {
+		if a.cfg.Volumes == nil || claim.Node != a.cfg.Node.Name {
+			continue // it is not started: see volumesReady
+		}
+		dir := a.cfg.Volumes.Dir(claim.UID, w.Assignment.ClusterUID)
+		if path.Clean(claim.Path) == homePath {
+			w.HomeDir = dir
+			continue
+		}
+		w.Mounts = append(w.Mounts, driver.Mount{Source: dir, Path: claim.Path, ReadOnly: claim.ReadOnly})
+	}
+}
+
+// ownsHome reports whether a member's home is a directory of its cluster, which is made and removed with it, and not a volume.
+func ownsHome(w *agentstream.Member) bool {
+	return w.HomeDir != "" && !slices.ContainsFunc(w.Assignment.Volumes, func(c api.VolumeClaim) bool { return path.Clean(c.Path) == homePath })
+}
