@@ -175,9 +175,10 @@ func (s *spawner) stop() { s.close.Do(func() { close(s.done) }) }
 
 // In the namespace, a member's staged files are below memberDir and the runtime's records below runtimeDir; outside of it,
 // through the open directory, below the paths that outside returns.
-func (s *spawner) memberDir(id string) string { return filepath.Join(s.staging, "members", id) }
-func (s *spawner) imagesDir() string          { return filepath.Join(s.staging, "images") }
-func (s *spawner) runtimeDir() string         { return filepath.Join(s.staging, "runtime") }
+func (s *spawner) memberDir(id string) string  { return filepath.Join(s.staging, "members", id) }
+func (s *spawner) imagesDir() string           { return filepath.Join(s.staging, "images") }
+func (s *spawner) volumesDir(id string) string { return filepath.Join(s.staging, "volumes", id) }
+func (s *spawner) runtimeDir() string          { return filepath.Join(s.staging, "runtime") }
 
 // outside translates a path in the namespace to one that any thread of this process can use.
 func (s *spawner) outside(path string) string {

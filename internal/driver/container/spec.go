@@ -170,7 +170,7 @@ func numberList(numbers []int) string {
 	return strings.Join(text, ",")
 }
 
-// mounts lists what is mounted in the member, in order. All that is writable is memory charged to the member, or its home.
+// mounts lists what is mounted in the member, in order. All that is writable is memory charged to the member, its home, or a volume.
 func mounts(in specInput) []specs.Mount {
 	m := in.member
 	half := m.Assignment.MemoryBytes() / 2
@@ -181,6 +181,10 @@ func mounts(in specInput) []specs.Mount {
 	bind := func(source, target string, options ...string) specs.Mount {
 		options = append([]string{"bind", "nosuid", "nodev"}, options...)
 		return specs.Mount{Destination: target, Type: "bind", Source: source, Options: options}
+	}
+	home := bind(m.HomeDir, "/home")
+	if m.HomeDir == "" {
+		home = tmpfs("/home", "755", half, "tmpcopyup")
 	}
 	list := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
@@ -194,7 +198,7 @@ func mounts(in specInput) []specs.Mount {
 		tmpfs("/var", "755", half, "tmpcopyup"),
 		tmpfs("/run", "755", half, "tmpcopyup"),
 		tmpfs("/root", "700", half),
-		bind(m.HomeDir, "/home"),
+		home,
 		bind(m.ControlDir, "/run/nearmetal", "ro"),
 		bind(in.memberBinary, MemberPath, "ro"),
 	}
@@ -210,6 +214,13 @@ func mounts(in specInput) []specs.Mount {
 	}
 	for _, b := range in.etcBinds {
 		list = append(list, bind(b.Source, b.Target, "ro"))
+	}
+	for _, v := range m.Mounts {
+		if v.ReadOnly {
+			list = append(list, bind(v.Source, v.Path, "ro"))
+		} else {
+			list = append(list, bind(v.Source, v.Path))
+		}
 	}
 	return list
 }

@@ -60,8 +60,13 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		spaces.close()
 	}()
 	files, written := tracing.Stage(ctx, "files")
-	dirs, err := d.write(files, h, m, shared)
+	dirs, hide, err := d.write(files, h, m, shared)
 	written(err)
+	defer func() {
+		if err := hide(); err != nil {
+			d.log.WarnContext(ctx, "what a member was made with stays mounted until the agent ends", "member", id, "error", err)
+		}
+	}()
 	if err != nil {
 		return err
 	}
@@ -90,6 +95,11 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 	failpoint.Hit("container.after-create")
 	if err := giveDirs(pid, m.Assignment.UserIDs.First, dirs); err != nil {
 		return err
+	}
+	if m.HomeDir == "" {
+		if err := makePrivateHome(pid, m); err != nil {
+			return err
+		}
 	}
 	attaching, attached := tracing.Stage(ctx, "attach")
 	err = d.attach(attaching, m, pid)
@@ -129,10 +139,13 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("a memory limit of %d bytes is too small for a container; the minimum is 16MiB", a.MemoryBytes())
 	case m.Assignment.UserIDs.First == 0 || m.Assignment.UserIDs.Count < 65536:
 		return fmt.Errorf("the cluster's range of user IDs %d+%d must have 65536 IDs and not start at the host's", m.Assignment.UserIDs.First, m.Assignment.UserIDs.Count)
-	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
+	case m.HomeDir != "" && !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
 		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
+	}
+	if err := checkMounts(m.Mounts); err != nil {
+		return err
 	}
 	return checkFunctions(&a)
 }
@@ -150,23 +163,24 @@ const (
 func (d *Driver) dir(id string) string        { return filepath.Join(d.members, id) }
 func (d *Driver) path(id, name string) string { return filepath.Join(d.members, id, name) }
 
-// write makes everything the runtime needs; it returns the directories that are to be given to others
-// than its root.
-func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared func() (*sharedSpaces, error)) ([]environment.Dir, error) {
+// write makes everything the runtime needs. It returns the directories that are to be given to others than its root, and a function that takes away
+// what the runtime needs only while it makes the member, which is called in any case.
+func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared func() (*sharedSpaces, error)) (dirs []environment.Dir, hide func() error, err error) {
 	id := m.Assignment.ID
+	hide = func() error { return nil }
 	root, err := d.rootOf(ctx, h, m)
 	if err != nil {
-		return nil, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
+		return nil, hide, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
 	}
 	if m, err = d.withAccounts(m); err != nil {
-		return nil, err
+		return nil, hide, err
 	}
 	plan, err := planEtc(m.Files, root, isSmallFile)
 	if err != nil {
-		return nil, err
+		return nil, hide, err
 	}
 	if err := prepareHome(m); err != nil {
-		return nil, err
+		return nil, hide, err
 	}
 	if m.Assignment.EnvironmentDigest != "" {
 		targets := []string{}
@@ -174,26 +188,30 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 			targets = append(targets, b.Target)
 		}
 		if err := writeJSON(d.path(id, fileBinds), targets); err != nil {
-			return nil, err
+			return nil, hide, err
 		}
 	}
 	spaces, err := shared()
 	if err != nil {
-		return nil, err
+		return nil, hide, err
 	}
 	staged := h.spawner.memberDir(id)
 	devices, err := d.attachFunctions(ctx, m)
 	if err != nil {
-		return nil, fmt.Errorf("attaching it to its network: %w", err)
+		return nil, hide, fmt.Errorf("attaching it to its network: %w", err)
+	}
+	shown, hide, err := h.showDirs(ctx, m)
+	if err != nil {
+		return nil, hide, err
 	}
 	spec, err := renderSpec(specInput{
-		member: m, devices: devices, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
+		member: shown, devices: devices, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
 		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.RuntimePath(id), limits: h.limits, shared: spaces,
 	})
 	if err != nil {
-		return nil, err
+		return nil, hide, err
 	}
-	return root.Dirs, stage(h.spawner.outside(staged), m, root, plan, spec)
+	return root.Dirs, hide, stage(h.spawner.outside(staged), m, root, plan, spec)
 }
 
 // rootOf is what a member's root is made of.
@@ -216,6 +234,12 @@ func stage(dir string, m driver.Member, root environment.Root, plan etcPlan, spe
 	rootDir := filepath.Join(dir, "root")
 	if err := makeSkeleton(rootDir, m.Assignment.UserIDs.First, root); err != nil {
 		return err
+	}
+	if m.HomeDir == "" {
+		home, owner := filepath.Join(rootDir, "home", m.User.Name), int(m.Assignment.UserIDs.First)
+		if err := errors.Join(os.Mkdir(home, 0o755), os.Lchown(home, owner, owner)); err != nil {
+			return fmt.Errorf("making its private home: %w", err)
+		}
 	}
 	if err := fillEtc(rootDir, m, plan); err != nil {
 		return err
