@@ -25,6 +25,7 @@ const (
 // contracts have their implementations in folders below their own. A topology belongs to the contract of sites: it is what their surveys return.
 var contracts = []string{
 	"internal/store", "internal/driver", "internal/fabric", "internal/fabric/site", "internal/fabric/topology", "internal/machine/power", "internal/machine/netboot",
+	"internal/volume",
 }
 
 // wirers may import implementations.

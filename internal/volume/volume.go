@@ -9,6 +9,9 @@ package volume
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -94,4 +97,44 @@ type Pool interface {
 	Purge(ctx context.Context, uid string, generation int64) error
 	// Close gives back what the host holds for volumes in memory: mounts and devices. Volumes stay on the disk.
 	Close(ctx context.Context) error
+}
+
+// nameText is how UIDs are written: they become names of files and of devices.
+var nameText = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// Check returns what keeps a pool from using the names and numbers of v as they are.
+func (v *Volume) Check() error {
+	if err := CheckUID(v.UID); err != nil {
+		return fmt.Errorf("volume: %w", err)
+	}
+	if !v.Purge && (v.SizeBytes <= 0 || v.MaxFiles <= 0) {
+		return fmt.Errorf("volume %s: a size of %d bytes and %d files", v.UID, v.SizeBytes, v.MaxFiles)
+	}
+	names := slices.Clone(v.Snapshots)
+	if v.Origin != nil {
+		names = append(names, v.Origin.VolumeUID, v.Origin.SnapshotUID)
+	}
+	if v.Restore != nil {
+		names = append(names, v.Restore.SnapshotUID)
+	}
+	for _, a := range v.Attachments {
+		names = append(names, a.ClusterUID)
+		if a.UserIDs.First == 0 || a.UserIDs.Count == 0 {
+			return fmt.Errorf("volume %s: cluster %s has the IDs %d+%d on this host", v.UID, a.ClusterUID, a.UserIDs.First, a.UserIDs.Count)
+		}
+	}
+	for _, name := range names {
+		if err := CheckUID(name); err != nil {
+			return fmt.Errorf("volume %s: %w", v.UID, err)
+		}
+	}
+	return nil
+}
+
+// CheckUID returns an error for a UID that can't be the name of a file or of a device.
+func CheckUID(uid string) error {
+	if !nameText.MatchString(uid) {
+		return fmt.Errorf("%q is not a UID", uid)
+	}
+	return nil
 }
