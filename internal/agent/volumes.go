@@ -76,8 +76,9 @@ func (a *Agent) convergeVolumes(ctx context.Context, now time.Time) {
 	if a.cfg.Volumes == nil || !a.hearing.current() {
 		return
 	}
-	if !a.volumes.looked {
+	if !a.volumes.looked { // else what members have attached is not known
 		a.lookAtVolumes(ctx, now)
+		return
 	}
 	for _, uid := range slices.Sorted(maps.Keys(a.volumes.states)) {
 		s := a.volumes.states[uid]
@@ -149,9 +150,18 @@ func (a *Agent) attachmentsInUse(uid string, s *volumeState, wanted []volume.Att
 		if slices.ContainsFunc(wanted, func(w volume.Attachment) bool { return w.ClusterUID == cluster }) {
 			continue
 		}
-		if in := a.attachmentOfMembers(uid, cluster); in != nil {
-			kept = append(kept, *in)
+		in := a.attachmentOfMembers(uid, cluster)
+		if in == nil {
+			continue
 		}
+		if s.applied != nil { // what members have is what was applied
+			for _, has := range s.applied.Attachments {
+				if has.ClusterUID == cluster {
+					*in = has
+				}
+			}
+		}
+		kept = append(kept, *in)
 	}
 	return kept
 }

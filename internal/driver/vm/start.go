@@ -126,6 +126,8 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("environment %q has no kernel, which a virtual machine needs; build one that has: nearmetal env build debian-mpi", a.Environment)
 	case len(a.Ports) == 0 || len(a.Ports) > len(m.Networks):
 		return fmt.Errorf("it has %d ports and %d networks", len(a.Ports), len(m.Networks))
+	case len(m.Mounts) > 0:
+		return errors.New("virtual machines take no volumes but a home")
 	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
 		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
