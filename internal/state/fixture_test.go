@@ -73,7 +73,10 @@ func writeEveryKind(w *world) {
 	w.reach(w.repo.CreateSecurityGroup(ctx, securityGroup("default", "web", "in tcp 80 from 0.0.0.0/0", "in any from group web")))
 	w.reach(w.repo.AllocateAddress(ctx, floatingAddress("default", "192.0.2.1"), atMost(1)))
 	w.reachChange(w.repo.ChangeAddress(ctx, netip.MustParseAddr("192.0.2.1"), leadTo("c1-0")))
+	w.reach(w.repo.CreateVolume(ctx, volumeIntent("default", "data"), anyVolume))
+	w.placed("volume-data", "n1")
 	on := onNetworks("on", "project/lab")
+	on.Spec.Volumes = []api.VolumeAttachment{{Name: "data", Path: "/data"}}
 	on.Spec.Groups[0].Networks[0].SecurityGroups = []string{"web"}
 	w.reach(w.repo.CreateCluster(ctx, on))
 	w.reach(w.leader.Commit(ctx, w.cache.Cluster("on"), state.Write{
@@ -176,6 +179,11 @@ func TestStateWrittenBeforeIsReadAsItWas(t *testing.T) {
 	equal(t, got.Shapes, want.Shapes)
 	equal(t, got.SecurityGroups, want.SecurityGroups)
 	equal(t, got.Addresses, want.Addresses)
+	equal(t, len(got.Volumes), len(want.Volumes))
+	for i, v := range want.Volumes {
+		equal(t, got.Volumes[i].Intent, v.Intent)
+		equal(t, got.Volumes[i].Record, v.Record)
+	}
 	equal(t, got.Tokens, want.Tokens)
 	equal(t, got.Candidates, want.Candidates)
 	equal(t, got.Leases, want.Leases)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -14,7 +15,8 @@ import (
 
 // CreateCluster stores the intent of a new cluster. Of two creates of one name exactly one wins; the other gets ErrExists, until
 // the winner's cluster is gone altogether. A project that does not exist is ErrNoProject, one of its networks that the cluster names and that
-// does not exist ErrNoNetwork, and one of its security groups ErrNoSecurityGroup. It returns the revision of the commit, for
+// does not exist ErrNoNetwork, one of its security groups ErrNoSecurityGroup, and one of its volumes ErrNoVolume; a volume that others have attached
+// as both may not is ErrInUse or ErrAccess. It returns the revision of the commit, for
 // Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
 	key := prefixIntent + in.Name
@@ -24,7 +26,11 @@ func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, 
 			return nil, nil, err
 		}
 		groupConds, groupOps, err := r.usesGroups(ctx, in.Project, in.Name, api.SecurityGroupsOf(in.Spec.Groups))
-		return append(conds, groupConds...), append(ops, groupOps...), err
+		if err != nil {
+			return nil, nil, err
+		}
+		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, api.VolumesOf(&in.Spec, in.User))
+		return slices.Concat(conds, groupConds, volumeConds), slices.Concat(ops, groupOps, volumeOps), err
 	})
 	if err != nil {
 		return 0, err

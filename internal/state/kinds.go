@@ -44,6 +44,12 @@ var kinds = []registration{
 	// address/ADDRESS, written by API handlers, and addressuse/PROJECT, with each commit that allocates or assigns an address of the project.
 	addresses,
 	&stored[addressUse]{prefix: prefixAddressUse},
+	// volumeintent/NAME, written by API handlers, volumerecord/UID, written by the leader. volumeuse/UID, with each commit that stores a cluster
+	// which asks for the volume, and volumeproject/PROJECT, with each that makes or grows a volume of the project.
+	&stored[api.VolumeIntent]{prefix: prefixVolumeIntent, of: volumes, take: takeVolumeIntent, drop: dropVolumeIntent},
+	&stored[api.VolumeRecord]{prefix: prefixVolumeRecord, of: volumes, take: takeVolumeRecord, drop: dropVolumeRecord},
+	&stored[volumeUse]{prefix: prefixVolumeUse},
+	&stored[volumeProject]{prefix: prefixVolumeProject},
 
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
@@ -136,6 +142,15 @@ var (
 	addresses = &kind[api.FloatingAddress]{
 		prefix: prefixAddress, name: func(a *api.FloatingAddress) string { return a.Address.String() },
 		list: func(v *View) *[]*api.FloatingAddress { return &v.Addresses },
+	}
+	volumes = &kind[Volume]{
+		name: (*Volume).UID, list: func(v *View) *[]*Volume { return &v.Volumes }, indexes: []*index[Volume]{volumeByName, volumesOnNode},
+	}
+	volumeByName = &index[Volume]{
+		in: func(v *View) *directory { return &v.volumeNames }, keys: func(v *Volume) []string { return unlessEmpty(v.Intent.Name) },
+	}
+	volumesOnNode = &index[Volume]{
+		in: func(v *View) *directory { return &v.volumeNodes }, keys: func(v *Volume) []string { return unlessEmpty(v.Node()) },
 	}
 	projects = &kind[api.Project]{
 		prefix: prefixProject, name: func(p *api.Project) string { return p.Name },

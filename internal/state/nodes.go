@@ -50,6 +50,9 @@ func (r *Repo) ForgetNode(ctx context.Context, view *View, name string) (int64, 
 		return 0, fmt.Errorf("node %q is %w by %s; drain it and wait until its members are gone, then forget it", name, ErrInUse, several(on, "member"))
 	}
 	for {
+		if err := r.withoutVolumesOn(ctx, name); err != nil {
+			return 0, err
+		}
 		_, agent, err := get[api.NodeRecord](ctx, r, prefixNode+name, "node", name)
 		if err != nil && !errors.Is(err, ErrNotFound) {
 			return 0, err

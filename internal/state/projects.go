@@ -59,7 +59,7 @@ func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.
 	return p, revision, err
 }
 
-// DeleteProject removes a project. It refuses with ErrInUse while clusters, networks, security groups, floating addresses or tokens belong to it, those that come at the same moment
+// DeleteProject removes a project. It refuses with ErrInUse while clusters, networks, security groups, floating addresses, volumes or tokens belong to it, those that come at the same moment
 // included, and for the default project.
 func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 	if name == api.DefaultProject {
@@ -121,6 +121,9 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 		return err
 	}
 	if err := r.withoutAddresses(ctx, project); err != nil {
+		return err
+	}
+	if err := r.withoutVolumes(ctx, project); err != nil {
 		return err
 	}
 	all, err := r.Tokens(ctx)

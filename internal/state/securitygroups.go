@@ -175,7 +175,8 @@ func (r *Repo) withoutGroups(ctx context.Context, project string) error {
 	return nil
 }
 
-// updateIntent changes an intent by compare-and-swap. The security groups that it names only with the change have to exist at that moment.
+// updateIntent changes an intent by compare-and-swap. The security groups and volumes that it names only with the change have to exist at that
+// moment.
 func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.ClusterIntent) error) (api.ClusterIntent, int64, bool, error) {
 	var none api.ClusterIntent
 	key := prefixIntent + name
@@ -184,7 +185,7 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, err
 		}
-		before, had := put(key, in), api.SecurityGroupsOf(in.Spec.Groups)
+		before, had, attached := put(key, in), api.SecurityGroupsOf(in.Spec.Groups), api.VolumesOf(&in.Spec, in.User)
 		if err := change(&in); err != nil {
 			return none, 0, false, err
 		}
@@ -197,6 +198,14 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
 		}
+		more := slices.DeleteFunc(api.VolumesOf(&in.Spec, in.User), func(a api.VolumeAttachment) bool {
+			return slices.ContainsFunc(attached, func(b api.VolumeAttachment) bool { return b.Name == a.Name && (!b.ReadOnly || a.ReadOnly) })
+		})
+		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, more)
+		if err != nil {
+			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
+		}
+		conds, ops = append(conds, volumeConds...), append(ops, volumeOps...)
 		next, err := r.store.Commit(ctx, append(conds, store.Cond{Key: key, Revision: revision}), append(ops, op))
 		if errors.Is(err, store.ErrConflict) {
 			continue

@@ -32,6 +32,14 @@ var (
 	ErrNoNetwork = errors.New("no such network")
 	// ErrNoSecurityGroup: a security group that is named does not exist.
 	ErrNoSecurityGroup = errors.New("no such security group")
+	// ErrNoVolume: a volume that is named, or its snapshot, does not exist, or was deleted.
+	ErrNoVolume = errors.New("no such volume")
+	// ErrDeleted: the volume was deleted, and is kept for a while.
+	ErrDeleted = errors.New("was deleted")
+	// ErrPurging: the volume is being wiped, and can't be brought back.
+	ErrPurging = errors.New("being purged")
+	// ErrAccess: a cluster asks to write to a volume that nobody may write to.
+	ErrAccess = errors.New("allows readers only")
 	// ErrInUse: it can't go while something depends on it.
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.

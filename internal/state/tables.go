@@ -19,6 +19,8 @@ type tables struct {
 	shown  []interface{ show(v *View) }
 	events map[string]eventLog // by name
 	chunks map[string][]api.Assignment
+	// volumeUIDs are the UIDs of volumes by their names: their rows are by UID, and the keys of their intents are names.
+	volumeUIDs map[string]string
 	// past is what usage records come to, by PROJECT/USER, usedUntil the newest end of a span in one.
 	past      sorted[usage.Past]
 	usedUntil time.Time
@@ -31,7 +33,7 @@ type tables struct {
 type mark struct{ _ byte }
 
 func newTables() tables {
-	t := tables{byKind: map[any]any{}, events: map[string]eventLog{}, chunks: map[string][]api.Assignment{}, offers: new(mark)}
+	t := tables{byKind: map[any]any{}, events: map[string]eventLog{}, chunks: map[string][]api.Assignment{}, volumeUIDs: map[string]string{}, offers: new(mark)}
 	for _, r := range kinds {
 		r.open(&t)
 	}

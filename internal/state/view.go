@@ -112,6 +112,8 @@ type View struct {
 	SecurityGroups []*api.SecurityGroup
 	// Addresses are the floating addresses of all projects, in the order of their texts.
 	Addresses []*api.FloatingAddress
+	// Volumes are in the order of their UIDs.
+	Volumes []*Volume
 	// NodeSpans are in the order of NodeSpanKey.
 	NodeSpans []*api.NodeSpan
 	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
@@ -142,6 +144,7 @@ type View struct {
 	clusterUIDs, clusterNodes             directory
 	machineUIDs, machineMACs, machineBMCs directory
 	networkNames, clusterNetworks         directory
+	volumeNames, volumeNodes              directory
 	networkUses                           []*netUse
 }
 

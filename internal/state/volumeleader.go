@@ -1,0 +1,56 @@
+package state
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// CommitVolume writes the record of a volume. It is a store.ErrConflict when its intent or its record changed since the view of base: a purge and
+// an undeletion never pass each other.
+func (l *Leader) CommitVolume(ctx context.Context, base *Volume, rec api.VolumeRecord) (int64, error) {
+	if rec.UID != base.UID() || rec.Name != base.Name() {
+		return 0, fmt.Errorf("the record of volume %q (%s) can't be written to volume %q (%s)", rec.Name, rec.UID, base.Name(), base.UID())
+	}
+	if was := base.Record; was != nil && (rec.Generation <= was.Generation || rec.Node != was.Node || was.Purging && !rec.Purging) {
+		return 0, fmt.Errorf("volume %q can't go from generation %d on node %s to generation %d on node %s (purging: %t, %t)",
+			rec.Name, was.Generation, was.Node, rec.Generation, rec.Node, was.Purging, rec.Purging)
+	}
+	failpoint.Hit("state.before-volume-record")
+	revision, err := l.repo.store.Commit(ctx, l.volumeConds(base), []store.Op{put(prefixVolumeRecord+rec.UID, rec)})
+	if err != nil {
+		return 0, fmt.Errorf("store the record of volume %q: %w", rec.Name, err)
+	}
+	failpoint.Hit("state.after-volume-record")
+	return revision, nil
+}
+
+// ForgetVolume removes a volume with all that is stored of it. A volume that has a record must be purging: nothing else says that nothing is left.
+func (l *Leader) ForgetVolume(ctx context.Context, base *Volume) (int64, error) {
+	if base.Record != nil && !base.Record.Purging {
+		return 0, fmt.Errorf("volume %q can't be forgotten: it is not being purged", base.Name())
+	}
+	ops := []store.Op{{Key: prefixVolumeRecord + base.UID(), Delete: true}, {Key: prefixVolumeUse + base.UID(), Delete: true}}
+	if base.intentRevision != 0 {
+		ops = append(ops, store.Op{Key: prefixVolumeIntent + base.Intent.Name, Delete: true})
+	}
+	failpoint.Hit("state.before-volume-forgotten")
+	revision, err := l.repo.store.Commit(ctx, l.volumeConds(base), ops)
+	if err != nil {
+		return 0, fmt.Errorf("forget volume %q: %w", base.Name(), err)
+	}
+	failpoint.Hit("state.after-volume-forgotten")
+	return revision, nil
+}
+
+// volumeConds are the conditions of a commit decided on base: still the leader, intent and record as they were seen.
+func (l *Leader) volumeConds(base *Volume) []store.Cond {
+	return []store.Cond{
+		l.leadership.Guard(),
+		{Key: prefixVolumeIntent + base.Name(), Revision: base.intentRevision},
+		{Key: prefixVolumeRecord + base.UID(), Revision: base.recordRevision},
+	}
+}
