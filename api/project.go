@@ -45,6 +45,8 @@ type Quota struct {
 	Memory Bytes `json:"memory,omitempty"`
 	// Disk bounds the private disks of members.
 	Disk     Bytes `json:"disk,omitempty"`
+	// Storage bounds what volumes and their snapshots hold.
+	Storage  Bytes `json:"storage,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
 	// Addresses bound the floating addresses that the project has allocated.

@@ -92,7 +92,7 @@ func OfNodeSpan(s *api.NodeSpan) Amounts {
 func OfQuota(q api.Quota) Amounts {
 	return Amounts{Vector{
 		Clusters: least(int64(q.Clusters)), Members: least(int64(q.Members)), Cores: least(int64(q.Cores)), Memory: least(int64(q.Memory)),
-		Disk: least(int64(q.Disk)),
+		Disk: least(int64(q.Disk)), Storage: least(int64(q.Storage)),
 	}, q.Devices}
 }
 
@@ -100,7 +100,7 @@ func OfQuota(q api.Quota) Amounts {
 func (a Amounts) Quota() api.Quota {
 	v := a.Vector
 	return api.Quota{
-		Clusters: int(v[Clusters]), Members: int(v[Members]), Cores: int(v[Cores]), Memory: api.Bytes(v[Memory]), Disk: api.Bytes(v[Disk]), Devices: a.Devices,
+		Clusters: int(v[Clusters]), Members: int(v[Members]), Cores: int(v[Cores]), Memory: api.Bytes(v[Memory]), Disk: api.Bytes(v[Disk]), Storage: api.Bytes(v[Storage]), Devices: a.Devices,
 	}
 }
 

@@ -29,6 +29,8 @@ const (
 	// HugePages2MiB and HugePages1GiB are bytes of huge pages, which a node has set aside. In quotas and usage they are Memory.
 	HugePages2MiB
 	HugePages1GiB
+	// Storage is bytes of volumes and their snapshots, which belong to a project and to no member.
+	Storage
 	// Uplink is bits per second of a node's uplink, which minimum rates of ports are taken from. Quotas and usage don't count it.
 	Uplink
 	classes

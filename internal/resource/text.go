@@ -25,6 +25,8 @@ func (c Class) String() string {
 		return "huge_pages_2mib"
 	case HugePages1GiB:
 		return "huge_pages_1gib"
+	case Storage:
+		return "storage"
 	case Uplink:
 		return "uplink"
 	default:
@@ -68,6 +70,8 @@ func (c Class) Text(n int64) string {
 		return c.Number(n) + " of huge pages of 2MiB"
 	case c == HugePages1GiB:
 		return c.Number(n) + " of huge pages of 1GiB"
+	case c == Storage:
+		return c.Number(n) + " of storage"
 	case c == Uplink:
 		return c.Number(n) + " of the uplink"
 	case n == 1:
