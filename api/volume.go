@@ -102,6 +102,9 @@ type VolumeRecord struct {
 	SizeBytes int64 `json:"size_bytes"`
 	// Generation is new with each decision about the volume; nodes reject an older one.
 	Generation int64 `json:"generation"`
+	// Made is set for good once its node has reported it whole. A node that lacks a volume which was made has lost it, and must not make an empty one
+	// in its place.
+	Made bool `json:"made,omitempty"`
 	// Purging is set for good once its room is being given back.
 	Purging bool `json:"purging,omitempty"`
 }

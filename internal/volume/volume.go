@@ -35,6 +35,8 @@ type Volume struct {
 	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
 	SizeBytes int64 `json:"size_bytes"`
 	MaxFiles  int64 `json:"max_files"`
+	// Made: it was there, whole, before. If nothing is there now, it was lost: it must not be made anew, which would pass for what was lost.
+	Made bool `json:"made,omitempty"`
 	// Origin is the snapshot that it begins as, on the same node. It matters only when the volume is made.
 	Origin *api.VolumeOrigin `json:"origin,omitempty"`
 	// Snapshots are the UIDs of those that should exist; others are removed.

@@ -1,0 +1,168 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/volume"
+)
+
+// Seen is a volume as users are shown it.
+type Seen struct {
+	Phase   api.VolumePhase
+	Message string
+	// State is what its node found of it last; nil: the node is not heard of, or has nothing of it.
+	State *volume.State
+}
+
+// Show returns what users are shown of a volume of the situation.
+func Show(s *Situation, uid string) Seen {
+	v := s.volume(uid)
+	if v == nil {
+		return Seen{}
+	}
+	var n *Node
+	out := Seen{}
+	if v.Record != nil {
+		if n = s.node(v.Record.Node); n != nil && n.Heard {
+			out.State = n.found(uid)
+		}
+	}
+	out.Phase, out.Message = s.phase(v, n, out.State)
+	return out
+}
+
+func (s *Situation) phase(v *Volume, n *Node, seen *volume.State) (api.VolumePhase, string) {
+	switch {
+	case v.Record != nil && v.Record.Purging:
+		return api.VolumePurging, s.purging(v, n, seen)
+	case v.Intent == nil:
+		return api.VolumeUnavailable, "it is stored in part only; restore a backup"
+	case v.Intent.DeleteRequestedAt != nil:
+		return api.VolumeDeleted, s.deleted(v)
+	case v.Record == nil:
+		_, why := s.choose(v, newRooms(s))
+		return api.VolumePending, why
+	case n == nil:
+		return api.VolumeUnavailable, fmt.Sprintf("node %s is no node of the site any more", v.Record.Node)
+	case !n.Heard:
+		return api.VolumeUnavailable, fmt.Sprintf("node %s is not heard of", n.Name)
+	case seen == nil && v.Record.Made:
+		return api.VolumeUnavailable, fmt.Sprintf("node %s has lost it: %s", n.Name, lostWhy(n))
+	case n.Pool != nil && len(n.Pool.Problems) > 0:
+		return api.VolumeUnavailable, fmt.Sprintf("the pool of node %s can't be used: %s", n.Name, strings.Join(n.Pool.Problems, "; "))
+	case seen == nil:
+		return api.VolumeCreating, ""
+	case !seen.Ready && v.Record.Made:
+		return api.VolumeUnavailable, problem(seen, "its node found it incomplete")
+	case !seen.Ready:
+		return api.VolumeCreating, problem(seen, "")
+	case restores(v, seen):
+		return api.VolumeUnavailable, problem(seen, "it is being restored from a snapshot")
+	}
+	return api.VolumeReady, s.ready(v, n, seen)
+}
+
+func lostWhy(n *Node) string {
+	if n.Pool != nil && len(n.Pool.Problems) > 0 {
+		return n.Pool.Problems[0]
+	}
+	return "nothing of it is there; delete it with --now to give it up"
+}
+
+// problem is what a node says is wrong, or something else to say.
+func problem(seen *volume.State, otherwise string) string {
+	if seen.Problem != "" {
+		return seen.Problem
+	}
+	return otherwise
+}
+
+// ready is what is to be said of a volume that can be attached.
+func (s *Situation) ready(v *Volume, n *Node, seen *volume.State) string {
+	want, has := v.Intent.SizeBytes, v.Record.SizeBytes
+	switch {
+	case seen.Problem != "":
+		return seen.Problem
+	case want > has:
+		if left := newRooms(s).left(n.Name); left < want-has {
+			return fmt.Sprintf("waits to grow from %s to %s: node %s has %s left for volumes", bytesText(has), bytesText(want), n.Name, bytesText(left))
+		}
+		return "grows to " + bytesText(want)
+	case seen.SizeBytes < want:
+		return "grows to " + bytesText(want)
+	case want < has || seen.SizeBytes > want:
+		return "shrinks to " + bytesText(want)
+	}
+	return ""
+}
+
+// deleted says until when a volume can be brought back, or what its purge waits for.
+func (s *Situation) deleted(v *Volume) string {
+	at := v.Intent.PurgeAt
+	if at != nil && s.Now.Before(*at) {
+		return fmt.Sprintf("purged at %s; until then, 'nearmetal volume undelete %s' brings it back", at.UTC().Format(time.RFC3339), ownName(v.Intent.Name))
+	}
+	if s.Claimed[v.UID()] || s.attached(v) {
+		return "purged once no member has it attached"
+	}
+	if clone := s.clonesOf(v.UID()); clone != nil {
+		return fmt.Sprintf("purged once volume %q, a clone of it, is made", ownName(clone.Intent.Name))
+	}
+	return "purged now"
+}
+
+// purging says what is left to be done of a purge.
+func (s *Situation) purging(v *Volume, n *Node, seen *volume.State) string {
+	switch {
+	case n == nil:
+		return ""
+	case !n.Heard:
+		return fmt.Sprintf("node %s is not heard of; it wipes the volume once it is back", n.Name)
+	case seen != nil:
+		return problem(seen, "")
+	}
+	return ""
+}
+
+// restores reports whether a volume is still to go back to a snapshot.
+func restores(v *Volume, seen *volume.State) bool {
+	return v.Intent.Restore != nil && v.Intent.Restore.Number > seen.Restored
+}
+
+// Told returns what a node is told of a volume that lies on it, without its attachments. generation must be newer with each change of what is stored
+// of the volume. ok is false where the node is to be told nothing: a volume that was lost must not be made anew.
+func Told(s *Situation, uid string, generation int64) (told volume.Volume, ok bool) {
+	v := s.volume(uid)
+	if v == nil || v.Record == nil || v.Intent == nil && !v.Record.Purging {
+		return volume.Volume{}, false
+	}
+	if v.Record.Purging {
+		return volume.Volume{UID: uid, Generation: generation, SizeBytes: v.Record.SizeBytes, Made: v.Record.Made, Purge: true}, true
+	}
+	told = volume.Volume{
+		UID: uid, Generation: generation, SizeBytes: min(v.Intent.SizeBytes, v.Record.SizeBytes), MaxFiles: v.Intent.MaxFiles, Made: v.Record.Made,
+		Origin: v.Intent.Origin, Restore: v.Intent.Restore, Snapshots: s.snapshots(v),
+	}
+	if v.Record.Made {
+		told.Origin = nil
+	}
+	return told, true
+}
+
+// snapshots returns the UIDs of the snapshots that a volume should have: those that users want, and those that a clone is still to begin as.
+func (s *Situation) snapshots(v *Volume) []string {
+	var all []string
+	for _, snapshot := range v.Intent.Snapshots {
+		all = append(all, snapshot.UID)
+	}
+	for i := range s.Volumes {
+		if c := &s.Volumes[i]; s.begins(c) && c.Intent.Origin.VolumeUID == v.UID() && !slices.Contains(all, c.Intent.Origin.SnapshotUID) {
+			all = append(all, c.Intent.Origin.SnapshotUID)
+		}
+	}
+	return all
+}
