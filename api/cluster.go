@@ -73,6 +73,8 @@ type Group struct {
 	Checks []Check `json:"checks,omitempty"`
 	// PortMTU is for placement, and never stored: it follows from Networks.
 	PortMTU PortMTU `json:"-"`
+	// VolumePlace is for placement, and never stored: it follows from the cluster's volumes.
+	VolumePlace VolumePlace `json:"-"`
 }
 
 // SharesMemory tells whether members of the group share memory with others of their cluster on the same node.
@@ -126,6 +128,9 @@ type ClusterRequest struct {
 	Cell   string  `json:"cell,omitempty"`
 	Egress bool    `json:"egress,omitempty"`
 	Groups []Group `json:"groups,omitempty"`
+	// Home is what members have as /home. Volumes are volumes of the project that all members have attached, at most 8.
+	Home    ClusterHome        `json:"home,omitzero"`
+	Volumes []VolumeAttachment `json:"volumes,omitempty"`
 	// Project owns the cluster; it defaults to the token's. Only an administrator may name another.
 	Project   string   `json:"project,omitempty"`
 	TimeLimit Duration `json:"time_limit,omitempty"`

@@ -121,6 +121,17 @@ type VolumeClaim struct {
 	Node string `json:"node"`
 }
 
+// VolumePlace is where the volumes of a group lie: its members go there, and nowhere else. The zero value is of a group without volumes. Volumes have
+// the names within their project.
+type VolumePlace struct {
+	// Volume lies on Node.
+	Volume, Node string
+	// Other lies on OtherNode, which is another node: no member can have both.
+	Other, OtherNode string
+	// Unplaced has no node that could be gone to, and Why is the reason.
+	Unplaced, Why string
+}
+
 // VolumeAttachment is a volume that a cluster asks for.
 type VolumeAttachment struct {
 	// Name is that of a volume of the cluster's project.
@@ -128,6 +139,14 @@ type VolumeAttachment struct {
 	// Path is where members have it, an absolute path; it defaults to /volumes/NAME.
 	Path     string `json:"path,omitempty"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// MountPath is where members have the volume.
+func (a VolumeAttachment) MountPath() string {
+	if a.Path == "" {
+		return "/volumes/" + a.Name
+	}
+	return a.Path
 }
 
 // The kinds of homes that are no volume of their own name.

@@ -77,6 +77,7 @@ type shapeKey struct {
 	memory, disk, pages   api.Bytes
 	model                 string
 	mtu                   api.PortMTU
+	volumes               api.VolumePlace
 	interconnect          api.Interconnect
 	rates                 int64
 	display               bool
@@ -110,7 +111,7 @@ func (p *planner) order() []*ask {
 
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
 	key := shapeKey{
-		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU, g.Interconnect,
+		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU, g.VolumePlace, g.Interconnect,
 		resource.OnNode(g)[resource.Uplink], g.Display,
 	}
 	s, ok := shapes[key]

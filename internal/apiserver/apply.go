@@ -187,6 +187,8 @@ func unchangeable(was, want api.ClusterSpec) error {
 		}
 	}
 	differ("egress", was.Egress, want.Egress)
+	differ("home", homeText(was), homeText(want))
+	differ("volumes", attachmentsText(was), attachmentsText(want))
 	ownNetworkDiffers(&was, &want, differ)
 	for _, w := range want.Groups {
 		i, path := groupIndex(was, w.Name), groupPath(w.Name)

@@ -16,7 +16,7 @@ type Homes interface {
 // maxHomeNodes is how many nodes are asked about one home: all nodes of a cluster see the same one.
 const maxHomeNodes = 3
 
-// clusterHome counts the files of a cluster's shared home.
+// clusterHome counts the files of a cluster's shared home that are deleted with it.
 func (s *Server) clusterHome(ctx context.Context, in *byName) (*body[api.HomeUsage], error) {
 	c, err := s.findCluster(ctx, in.Name)
 	if err != nil {
@@ -24,6 +24,9 @@ func (s *Server) clusterHome(ctx context.Context, in *byName) (*body[api.HomeUsa
 	}
 	if c.Record == nil || c.Record.PlacedAt == nil {
 		return &body[api.HomeUsage]{}, nil // a home is made with the first member
+	}
+	if keepsHome(&c.Intent.Spec) {
+		return &body[api.HomeUsage]{}, nil // nothing of it is deleted with the cluster
 	}
 	failure := errors.New("none of its members is on a node now")
 	var asked []string

@@ -72,6 +72,7 @@ type createFlags struct {
 	disk       string
 	userData   string
 	hugePages  string
+	storage    storageFlags
 	noWait     bool
 	timeout    time.Duration
 }
@@ -121,6 +122,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringVar(&f.disk, "disk", "", "size of the private disk of virtual machines of an imported environment, like 20GiB (default: that of the environment)")
 	flags.StringVar(&f.userData, "user-data", "", `file with user data for cloud-init in virtual machines of an imported environment, "-" for standard input`)
 	flags.StringVar(&f.hugePages, "huge-pages", "", "size of the node's pages that hold the memory of virtual machines: 2MiB or 1GiB (default: ordinary memory)")
+	f.storage.add(cmd)
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
 	flags.Var(timeoutFlag(&f.timeout, waitTimeout), "timeout", "how long to wait (0: no limit, the default with --queue)")
@@ -149,7 +151,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma", "home", "volume"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -221,6 +223,11 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 		return req, err
 	}
 	given = append(given, more...)
+	stored, err := f.storage.fields(cmd, &req)
+	if err != nil {
+		return req, err
+	}
+	given = append(given, stored...)
 	if cmd.Flags().Changed("share-memory") {
 		req.ShareMemory = &f.shareMemory
 	}
@@ -255,6 +262,12 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			p.Location = strings.TrimSuffix("--label "+rest, " ")
 		default:
 			p.Location = "--" + strings.ReplaceAll(p.Location, "_", "-")
+			switch {
+			case field == "home":
+				p.Location = "--home"
+			case strings.HasPrefix(field, "volumes"):
+				p.Location = "--volume"
+			}
 			if strings.HasPrefix(field, "networks") || strings.HasPrefix(field, "addresses") {
 				p.Location = "--network"
 				if strings.HasPrefix(rest, "adapter") {

@@ -33,9 +33,9 @@ const answersTogether = 16
 
 // planned is what admission was asked last, by identity: while it is the same, so is the answer, but for the order of the queue.
 type planned struct {
-	clusters, offers, quarantines, projects, environments, networks any
-	available                                                       string
-	asked                                                           string
+	clusters, offers, quarantines, projects, environments, networks, volumes any
+	available                                                                string
+	asked                                                                    string
 }
 
 // admit answers those who need room, as far as there is any.
@@ -138,7 +138,7 @@ func (p *pass) planned() planned {
 	}
 	return planned{
 		clusters: identity(p.view.Clusters), offers: p.view.Offers, quarantines: identity(p.view.Quarantines),
-		projects: identity(p.view.Projects), environments: identity(p.view.Environments), networks: identity(p.view.Networks), available: string(available), asked: string(asked),
+		projects: identity(p.view.Projects), environments: identity(p.view.Environments), networks: identity(p.view.Networks), volumes: identity(p.view.Volumes), available: string(available), asked: string(asked),
 	}
 }
 
@@ -249,6 +249,9 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 			return p.unplaced(a, err, numbers)
 		}
 		pinImages(p.view, c, assignments)
+		if err := attachVolumes(p.view, c, assignments); err != nil {
+			return p.unplaced(a, err, numbers)
+		}
 		at.Held = append(at.Held, assignments...)
 		ops = append(ops, lifecycle.PlanPlaced(lifecycle.Placed{
 			Need: place.need, Assignments: assignments, Networks: fresh, Joined: joined, UserIDs: at.UserIDs, Spares: place.spares,

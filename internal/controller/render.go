@@ -214,8 +214,8 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		}
 		own := r.own[a.ID]
 		m := agentstream.Member{
-			Member: driver.Member{Assignment: a.Sized(a.Wants()), Networks: networksOf(view, &a), Files: own.files, User: JobUser},
-			Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
+			Member:      driver.Member{Assignment: a.Sized(a.Wants()), Networks: networksOf(view, &a), Files: own.files, User: JobUser},
+			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
 		if a.IsMember() {
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
@@ -231,8 +231,8 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 			grace = 0
 		}
 		add(agentstream.Member{
-			Member:  driver.Member{Assignment: *a, Networks: networksOf(view, a), User: JobUser},
-			Release: true, ReleaseHome: c.Record.Phase == api.ClusterDeleting, GraceSeconds: grace,
+			Member:      driver.Member{Assignment: *a, Networks: networksOf(view, a), User: JobUser},
+			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Release: true, ReleaseHome: c.Record.Phase == api.ClusterDeleting, GraceSeconds: grace,
 		})
 	}
 }

@@ -87,6 +87,7 @@ func Normalize(req api.ClusterRequest, src *Source) (Cluster, error) {
 		c.Spec.Groups = n.groups(req)
 		pathOf = func(i int) string { return fmt.Sprintf("groups[%d]", i) }
 	}
+	n.storage(req, &c.Spec, pathOf)
 	n.ownNetwork(&c.Spec, pathOf)
 	for i := range c.Spec.Groups {
 		n.interfaces(join(pathOf(i), "networks"), &c.Spec, c.Spec.Groups[i])

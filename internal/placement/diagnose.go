@@ -23,7 +23,7 @@ func classify(v *View, r Request, f *failure) (*Refusal, *diagnosis) {
 	c := ConstraintTogether
 	never := false
 	if gi, empty := d.nothingSuits(); empty != "" {
-		d.group, c, never = gi, empty, true
+		d.group, c, never = gi, empty, d.r.Groups[gi].VolumePlace.Unplaced == ""
 	} else if gi, ok := d.impossibleAlone(); ok {
 		d.group, d.used, c, never = gi, nil, d.whyNever(gi), true
 	} else {
@@ -72,6 +72,8 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 		switch {
 		case s.nodes == 0:
 			return gi, ConstraintNodes
+		case s.volume == 0:
+			return gi, ConstraintVolume
 		case s.labels == 0:
 			return gi, ConstraintLabels
 		case s.stack == 0:
@@ -90,7 +92,7 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 }
 
 // suits counts how far nodes get: each count is of nodes that pass that constraint and all before it.
-type suits struct{ nodes, labels, stack, model, environment, mtu, fabric int }
+type suits struct{ nodes, volume, labels, stack, model, environment, mtu, fabric int }
 
 // suits counts one node, and tells the first constraint it does not pass ("" for none).
 func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
@@ -99,6 +101,10 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 	}
 	r := &v.rows[id]
 	s.nodes++
+	if g.VolumePlace != (api.VolumePlace{}) && id != v.nodeOfVolumes(g.VolumePlace) {
+		return ConstraintVolume
+	}
+	s.volume++
 	if !selects(g.NodeSelector, v.labels.values[r.labels]) {
 		return ConstraintLabels
 	}
@@ -141,7 +147,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
+	for _, c := range []Constraint{ConstraintVolume, ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}

@@ -35,9 +35,11 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutMTU(r)...)
 	case ConstraintFabric:
 		parts = append(parts, d.aboutFabric(r)...)
+	case ConstraintVolume:
 	default:
 		parts = append(parts, d.aboutSpace(r)...)
 	}
+	parts = append(parts, d.aboutVolumes(r)...)
 	r.Message = strings.Join(parts, "; ")
 }
 

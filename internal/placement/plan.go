@@ -220,6 +220,9 @@ type finder struct {
 	wants   bool
 	// whole: a member takes a whole node.
 	whole bool
+	// pinned: members go to node only, which is -1 where there is none for them.
+	pinned bool
+	node   int32
 	// devices are those that each member needs of its own node.
 	devices []api.DeviceRequest
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
@@ -258,11 +261,17 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		f.quotient[n] = int32(n) / f.cores
 	}
 	f.fabric = v.fabricOf(&g)
+	if g.VolumePlace != (api.VolumePlace{}) && ignore != ConstraintVolume {
+		f.pinned, f.node = true, v.nodeOfVolumes(g.VolumePlace)
+	}
 	return f
 }
 
 // room is how many members a node can hold, how many cores those would leave, and the node's kind.
 func (f *finder) room(id int32) (members, spare int32, kind int) {
+	if f.pinned && id != f.node {
+		return 0, 0, 0
+	}
 	r := &f.v.rows[id]
 	freeCores, freeMemory := r.freeCores, r.freeMemory
 	if f.whole {

@@ -18,6 +18,8 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 	var passed suits
 	switch s.view.suits(id, g, &passed) {
 	case "":
+	case ConstraintVolume:
+		return fmt.Sprintf("node %s can't have %s", node, volumePlaceText(g.VolumePlace)), false
 	case ConstraintLabels:
 		return fmt.Sprintf("node %s does not have the labels that group %q selects", node, g.Name), false
 	case ConstraintStack:

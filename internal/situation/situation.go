@@ -324,9 +324,12 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
+	volumes := volumePlace(s.View, intent)
+	r.Queue = r.Queue || volumes.Unplaced != "" // what a node makes is soon there
 	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
 		if count[g.Name] > 0 {
 			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)
+			g.VolumePlace = volumes
 			r.Groups = append(r.Groups, g)
 		}
 	}
