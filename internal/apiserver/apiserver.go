@@ -62,8 +62,6 @@ type Writer interface {
 	AllocateAddress(ctx context.Context, a api.FloatingAddress, check func(held []api.FloatingAddress) error) (int64, error)
 	ChangeAddress(ctx context.Context, address netip.Addr, change func(a *api.FloatingAddress, others []api.FloatingAddress) error) (api.FloatingAddress, int64, error)
 	ReleaseAddress(ctx context.Context, address netip.Addr, check func(*api.FloatingAddress) error) (int64, error)
-	// CreateVolume makes the home of a user.
-	CreateVolume(ctx context.Context, in api.VolumeIntent, check func(others []api.VolumeIntent) error) (int64, error)
 	CreateToken(ctx context.Context, t api.TokenInfo) (int64, error)
 	DeleteToken(ctx context.Context, project, id string) (int64, error)
 

@@ -135,13 +135,7 @@ func mayPrioritize(ctx context.Context, spec api.ClusterSpec) error {
 
 // storeCluster stores a new cluster and returns it as it is then.
 func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (api.Cluster, error) {
-	if err := s.makeHome(ctx, &intent); err != nil {
-		return api.Cluster{}, err
-	}
 	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
-	if refusal := volumeRefusal(err); refusal != nil {
-		return api.Cluster{}, refusal
-	}
 	switch {
 	case errors.Is(err, state.ErrExists):
 		s.seenThere(ctx, intent.Name)

@@ -369,16 +369,6 @@ var (
 		"The agents of the cluster's nodes are not connected, or can't read its home; `detail` says which.",
 		"Try again when the nodes are back. Treat the home as holding files.",
 	}
-	codeUnknownVolume = Code{
-		"unknown_volume", http.StatusUnprocessableEntity, "The project has no such volume",
-		"The cluster asks for a volume that its project does not have, or that was deleted; `detail` names it.",
-		"List the volumes and correct the name, or undelete the volume.",
-	}
-	codeVolumeTaken = Code{
-		"volume_taken", http.StatusConflict, "The volume can't be attached as requested",
-		"Another cluster writes to the volume, which allows one writer, or the volume allows readers only; `detail` says which.",
-		"Attach it read-only, or delete the other cluster first.",
-	}
 	codeHostUnchecked = Code{
 		"host_unchecked", http.StatusBadGateway, "The host of the node can't be checked",
 		"The agent of the node is not connected, is busy with another check, or could not finish it; `detail` says which.",
@@ -413,6 +403,6 @@ func codeTable() []Code {
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
-		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeUnknownVolume, codeVolumeTaken, codeHostUnchecked, codeNetworkUnchecked, codeNoFabric, codeFabricUnaudited, codeUnavailable,
+		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeNoFabric, codeFabricUnaudited, codeUnavailable,
 	}, machineCodes()...)
 }
