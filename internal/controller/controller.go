@@ -29,6 +29,7 @@ import (
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
 type Agents interface {
 	situation.Heard
+	situation.HeardVolumes
 	// Job is the last report from a node's agent about a run of a job.
 	Job(node, runID string) (agentstream.JobObserved, bool)
 	LogBytes(jobID string) int64
@@ -283,7 +284,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

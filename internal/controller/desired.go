@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // JobUser is the unprivileged account of members, who owns the shared home and runs the jobs.
@@ -47,6 +48,9 @@ type desiredStates struct {
 	jobs     map[string][]agentstream.Job
 	told     map[string]bool // nodes that were ever assembled for
 	machines map[string]machinePart
+	// volumes are what nodes are told of the volumes that lie on them, as of the lists in volumesSeen.
+	volumes     map[string][]volume.Volume
+	volumesSeen [2]any
 	// fabricsDirty: fabrics are to have other ports than they were told of.
 	fabricsDirty bool
 	images       Images
@@ -112,6 +116,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 	d.updateQuarantines(view, dirty)
 	d.updateJobs(view, dirty)
 	d.updateMachines(view, dirty)
+	d.updateVolumes(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
 		if d.withheld[node] {
@@ -316,7 +321,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
-		Builds: d.machines[node].builds, PowerOff: d.machines[node].powerOff,
+		Builds: d.machines[node].builds, Volumes: d.volumes[node], PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.files != nil {

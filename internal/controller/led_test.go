@@ -19,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // scripted are agents that say what a test wants.
@@ -31,6 +32,9 @@ type scripted struct {
 	down     map[string]bool
 	desired  map[string]agentstream.Desired
 	builds   map[string][]agentstream.BuildObserved
+	// volumes are those that nodes found, purged those of which they say that nothing is left.
+	volumes map[string][]volume.State
+	purged  map[string][]string
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
@@ -105,6 +109,10 @@ func (s *scripted) Connected(node string) (bool, time.Time) { return !s.down[nod
 func (s *scripted) PowerOffProblem(string) string { return "" }
 
 func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.builds }
+
+func (s *scripted) Volumes(node string) ([]volume.State, []string, bool) {
+	return s.volumes[node], s.purged[node], !s.down[node]
+}
 
 func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {
 	return s.holders, s.fetching

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // Connected reports whether a node's agent has a stream and was heard on it of late, and when it was heard last; zero when it was not since this
@@ -40,6 +41,21 @@ func (m *Monitor) Builds() map[string][]agentstream.BuildObserved {
 		}
 	}
 	return builds
+}
+
+// Volumes returns what a node's agent last said of volumes, and the UIDs of those of which it says that nothing is left. heard is false, and nothing
+// is returned, unless the agent is connected and was heard of late.
+func (m *Monitor) Volumes(nodeName string) (volumes []volume.State, purged []string, heard bool) {
+	if connected, _ := m.Connected(nodeName); !connected {
+		return nil, nil, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[nodeName]
+	if n == nil || n.stream == nil || !n.reported {
+		return nil, nil, false
+	}
+	return n.observed.Volumes, n.observed.PurgedVolumes, true
 }
 
 // Holders are the connected nodes that hold an image wholly, and those that fetch it and have a part, by name, with the URLs that they serve

@@ -418,6 +418,9 @@ func fitTexts(o *agentstream.Observed) {
 	for i := range o.Images {
 		o.Images[i].Message = manifest.Text(o.Images[i].Message)
 	}
+	for i := range o.Volumes {
+		o.Volumes[i].Problem = manifest.Text(o.Volumes[i].Problem)
+	}
 	for i := range o.Drift {
 		o.Drift[i] = manifest.Text(o.Drift[i])
 	}

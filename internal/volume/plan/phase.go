@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -131,38 +130,4 @@ func (s *Situation) purging(v *Volume, n *Node, seen *volume.State) string {
 // restores reports whether a volume is still to go back to a snapshot.
 func restores(v *Volume, seen *volume.State) bool {
 	return v.Intent.Restore != nil && v.Intent.Restore.Number > seen.Restored
-}
-
-// Told returns what a node is told of a volume that lies on it, without its attachments. generation must be newer with each change of what is stored
-// of the volume. ok is false where the node is to be told nothing: a volume that was lost must not be made anew.
-func Told(s *Situation, uid string, generation int64) (told volume.Volume, ok bool) {
-	v := s.volume(uid)
-	if v == nil || v.Record == nil || v.Intent == nil && !v.Record.Purging {
-		return volume.Volume{}, false
-	}
-	if v.Record.Purging {
-		return volume.Volume{UID: uid, Generation: generation, SizeBytes: v.Record.SizeBytes, Made: v.Record.Made, Purge: true}, true
-	}
-	told = volume.Volume{
-		UID: uid, Generation: generation, SizeBytes: min(v.Intent.SizeBytes, v.Record.SizeBytes), MaxFiles: v.Intent.MaxFiles, Made: v.Record.Made,
-		Origin: v.Intent.Origin, Restore: v.Intent.Restore, Snapshots: s.snapshots(v),
-	}
-	if v.Record.Made {
-		told.Origin = nil
-	}
-	return told, true
-}
-
-// snapshots returns the UIDs of the snapshots that a volume should have: those that users want, and those that a clone is still to begin as.
-func (s *Situation) snapshots(v *Volume) []string {
-	var all []string
-	for _, snapshot := range v.Intent.Snapshots {
-		all = append(all, snapshot.UID)
-	}
-	for i := range s.Volumes {
-		if c := &s.Volumes[i]; s.begins(c) && c.Intent.Origin.VolumeUID == v.UID() && !slices.Contains(all, c.Intent.Origin.SnapshotUID) {
-			all = append(all, c.Intent.Origin.SnapshotUID)
-		}
-	}
-	return all
 }

@@ -198,7 +198,7 @@ func (s *Situation) attached(v *Volume) bool {
 func (s *Situation) clonesOf(uid string) *Volume {
 	for i := range s.Volumes {
 		v := &s.Volumes[i]
-		if s.begins(v) && v.Intent.Origin.VolumeUID == uid {
+		if begins(v) && v.Intent.Origin.VolumeUID == uid {
 			return v
 		}
 	}
@@ -206,7 +206,7 @@ func (s *Situation) clonesOf(uid string) *Volume {
 }
 
 // begins reports whether a volume is still to begin as a snapshot of another.
-func (s *Situation) begins(v *Volume) bool {
+func begins(v *Volume) bool {
 	switch {
 	case v.Intent == nil || v.Intent.Origin == nil:
 		return false

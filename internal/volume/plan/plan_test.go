@@ -268,10 +268,10 @@ func TestANodeIsToldWhatItsVolumesShouldBe(t *testing.T) {
 		"a volume without a node": {[]Volume{wanted("a", 4)}, "a", nil},
 		"no such volume":          {nil, "a", nil},
 	} {
-		s := Situation{Volumes: test.volumes, Now: now}
-		got, ok := Told(&s, test.uid, 7)
-		if ok != (test.want != nil) || ok && !reflect.DeepEqual(got, *test.want) {
-			t.Errorf("%s: got %+v, %t, want %+v", what, got, ok, test.want)
+		told := Told(test.volumes, func(string) int64 { return 7 })["n1"]
+		i := slices.IndexFunc(told, func(v volume.Volume) bool { return v.UID == test.uid })
+		if (i >= 0) != (test.want != nil) || i >= 0 && !reflect.DeepEqual(told[i], *test.want) {
+			t.Errorf("%s: got %+v, want %+v", what, told, test.want)
 		}
 	}
 }

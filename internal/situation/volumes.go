@@ -1,0 +1,68 @@
+package situation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/volume"
+	volumeplan "github.com/nearmetal/nearmetal/internal/volume/plan"
+)
+
+// HeardVolumes is what is known of volumes by nodes' agents; internal/monitor provides it.
+type HeardVolumes interface {
+	Volumes(node string) (volumes []volume.State, purged []string, heard bool)
+}
+
+// Volumes returns what decisions about volumes depend on, and what users are shown of them.
+func Volumes(view *state.View, heard HeardVolumes, now time.Time) volumeplan.Situation {
+	s := volumeplan.Situation{Volumes: StoredVolumes(view), Now: now}
+	for _, n := range view.Nodes {
+		if n.Agent == nil {
+			continue
+		}
+		one := volumeplan.Node{Name: n.Name, Pool: n.Agent.VolumePool, Drained: n.Drained()}
+		one.Volumes, one.Purged, one.Heard = heard.Volumes(n.Name)
+		s.Nodes = append(s.Nodes, one)
+	}
+	// All assignments are looked through only when some volume is to go.
+	if slices.ContainsFunc(view.Volumes, func(v *state.Volume) bool { return v.Intent.DeleteRequestedAt != nil }) {
+		s.Claimed = map[string]bool{}
+		for _, claim := range view.VolumeClaims() {
+			s.Claimed[claim.UID] = true
+		}
+	}
+	return s
+}
+
+// StoredVolumes returns what is stored of volumes as their planner sees it.
+func StoredVolumes(view *state.View) []volumeplan.Volume {
+	all := make([]volumeplan.Volume, len(view.Volumes))
+	for i, v := range view.Volumes {
+		all[i] = volumeplan.Volume{Record: v.Record}
+		if v.Intent.UID != "" {
+			all[i].Intent = &v.Intent
+		}
+	}
+	return all
+}
+
+// UsedStorage returns the bytes that the volumes of a project hold: their sizes, and what their snapshots hold as far as nodes have reported it.
+// What was deleted counts until it is purged. except, a UID, is left out.
+func UsedStorage(volumes []api.VolumeIntent, sees func(uid string) *volume.State, except string) int64 {
+	var sum int64
+	for i := range volumes {
+		v := &volumes[i]
+		if v.UID == except {
+			continue
+		}
+		sum += v.SizeBytes
+		if seen := sees(v.UID); seen != nil {
+			for _, snapshot := range seen.Snapshots {
+				sum += snapshot.HeldBytes
+			}
+		}
+	}
+	return sum
+}
