@@ -88,7 +88,8 @@ type Pool interface {
 	// Describe tells what the node has for volumes. It makes nothing.
 	Describe(ctx context.Context) api.VolumePool
 	// Apply makes the volume, or changes it, until it is as v wants. The order is: detach, restore or resize, snapshots, attach. On error what was
-	// done stays, and Apply may be repeated. It returns ErrFull, ErrTooSmall, ErrStale or ErrInUse as it says there.
+	// done stays, and Apply may be repeated. A size or a snapshot that can't be had keeps nothing else from being done. It returns ErrFull,
+	// ErrTooSmall, ErrStale or ErrInUse as it says there.
 	Apply(ctx context.Context, v Volume) error
 	// Observe returns every volume found on the node, debris included.
 	Observe(ctx context.Context) ([]State, error)

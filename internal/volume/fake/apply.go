@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -33,12 +34,12 @@ func (p *Pool) Apply(ctx context.Context, v volume.Volume) error {
 		return p.Purge(ctx, v.UID, v.Generation)
 	}
 	defer d.mu.Unlock()
-	for _, step := range []func(*volume.Volume) error{d.makeOne, d.detach, d.restore, d.resize, d.snapshot, d.attach} {
+	for _, step := range []func(*volume.Volume) error{d.makeOne, d.detach, d.restore} {
 		if err := step(&v); err != nil {
 			return err
 		}
 	}
-	return nil
+	return errors.Join(d.resize(&v), d.snapshot(&v), d.attach(&v))
 }
 
 // makeOne makes the volume unless it is there.

@@ -20,9 +20,15 @@ import (
 // user is the user of members.
 const user = 1000
 
-// As does something as a user of a cluster's members, by the IDs that it has on the host. Files are reached with that user's rights only.
-func As(t *testing.T, a volume.Attachment, id uint32, do func() error) error {
+// As does something in an attached volume as a user of the cluster's members, by the IDs that it has on the host. Files are reached with that
+// user's rights only, from the volume's root directory on: that is where members have it from.
+func As(t *testing.T, p volume.Pool, uid string, a volume.Attachment, id uint32, do func(root *os.Root) error) error {
 	t.Helper()
+	root, err := os.OpenRoot(p.Dir(uid, a.ClusterUID))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with its IDs
@@ -33,7 +39,7 @@ func As(t *testing.T, a volume.Attachment, id uint32, do func() error) error {
 			result <- fmt.Errorf("the thread has the user ID %d, want %d", int(now), uid)
 			return
 		}
-		result <- do()
+		result <- do(root)
 	}()
 	return <-result
 }
@@ -41,8 +47,8 @@ func As(t *testing.T, a volume.Attachment, id uint32, do func() error) error {
 // Write makes an attached volume hold a file of so many bytes, as the user of the cluster's members. It is on the disk when Write returns.
 func Write(t *testing.T, p volume.Pool, uid string, a volume.Attachment, name string, size int64) error {
 	t.Helper()
-	return As(t, a, user, func() error {
-		file, err := os.OpenFile(filepath.Join(p.Dir(uid, a.ClusterUID), name), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	return As(t, p, uid, a, user, func(root *os.Root) error {
+		file, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
 		if err != nil {
 			return err
 		}
@@ -74,7 +80,7 @@ func writable(t *testing.T, r *rig) {
 	if err := Write(t, r.Pool, v.UID, a, "data", 1<<20); err != nil {
 		t.Error(err)
 	}
-	if err := As(t, a, 0, func() error { return os.Mkdir(filepath.Join(dir, "of-root"), 0o755) }); !errors.Is(err, os.ErrPermission) {
+	if err := As(t, r.Pool, v.UID, a, 0, func(root *os.Root) error { return root.Mkdir("of-root", 0o755) }); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("an ID that is only the member's root has more rights on the host than others: %v", err)
 	}
 	if s := r.ready(t, v.UID); s.UsedFiles != 1 || s.UsedBytes < 1<<20 {
@@ -151,11 +157,13 @@ func fullOfFiles(t *testing.T, r *rig) {
 	dir := r.Dir(v.UID, a.ClusterUID)
 	most := r.ready(t, v.UID).MaxFiles
 	count := int64(0)
-	err := As(t, a, user, func() error {
+	err := As(t, r.Pool, v.UID, a, user, func(root *os.Root) error {
 		for ; count <= 2*MaxFiles; count++ {
-			if err := unix.Mknod(filepath.Join(dir, fmt.Sprint(count)), unix.S_IFREG|0o600, 0); err != nil {
+			file, err := root.Create(fmt.Sprint(count))
+			if err != nil {
 				return err
 			}
+			_ = file.Close()
 		}
 		return nil
 	})

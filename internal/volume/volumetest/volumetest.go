@@ -30,6 +30,8 @@ type Harness struct {
 	Hold func(t *testing.T, node int, p volume.Pool, uid, clusterUID string, bytes int64)
 	// Files: volumes are directories. Rows that look into them need it.
 	Files bool
+	// GrowsDetached: on this host, a volume grows only while it is attached to nothing.
+	GrowsDetached bool
 	// Left returns what the host holds in memory for the volumes of a node: mounts and devices. Nil for a pool that needs none.
 	Left func(t *testing.T, node int) []string
 }
@@ -61,7 +63,7 @@ func Run(t *testing.T, h Harness) {
 		test func(t *testing.T, r *rig)
 	}{
 		{"a volume is made once, and applying it again changes nothing", makes},
-		{"a volume grows while it is attached", grows},
+		{"a volume grows, attached and detached", grows},
 		{"a volume shrinks while it is detached, and never below what it holds", shrinks},
 		{"snapshots come and go", snapshots},
 		{"a volume goes back to a snapshot once, while it is detached", restores},
@@ -184,6 +186,12 @@ func grows(t *testing.T, r *rig) {
 	r.apply(t, v)
 	r.Hold(t, r.node, r.Pool, v.UID, v.Attachments[0].ClusterUID, SizeBytes/4)
 	v.SizeBytes, v.MaxFiles = 2*SizeBytes, 2*MaxFiles
+	if r.GrowsDetached {
+		r.refused(t, v, volume.ErrInUse)
+		detached := v
+		detached.Attachments = nil
+		r.apply(t, detached)
+	}
 	r.apply(t, v)
 	s := r.ready(t, v.UID)
 	if s.SizeBytes != 2*SizeBytes || s.MaxFiles < 2*MaxFiles*15/16 || s.UsedBytes < SizeBytes/4 || len(s.Attached) != 1 {
@@ -215,9 +223,10 @@ func shrinks(t *testing.T, r *rig) {
 	if d := r.Describe(t.Context()); d.HeldBytes != SizeBytes {
 		t.Errorf("the pool with the shrunk volume is %+v", d)
 	}
-	v.SizeBytes = SizeBytes / 4
+	// What can be done is done all the same.
+	v.SizeBytes, v.Attachments = SizeBytes/4, large.Attachments
 	r.refused(t, v, volume.ErrTooSmall)
-	if s := r.ready(t, v.UID); s.SizeBytes != SizeBytes || s.UsedBytes < SizeBytes/2 {
+	if s := r.ready(t, v.UID); s.SizeBytes != SizeBytes || s.UsedBytes < SizeBytes/2 || len(s.Attached) != 1 {
 		t.Errorf("after the refusal it is %+v", s)
 	}
 }
@@ -385,7 +394,7 @@ func purges(t *testing.T, r *rig) {
 
 func full(t *testing.T, r *rig) {
 	v := Volume(1)
-	v.SizeBytes = r.Describe(t.Context()).CapacityBytes + 1
+	v.SizeBytes = 2 * r.Describe(t.Context()).CapacityBytes // what was just removed may not be given back yet
 	r.refused(t, v, volume.ErrFull)
 	if s := r.state(t, v.UID); s != nil && s.Ready {
 		t.Fatalf("a volume larger than the pool is %+v", s)
@@ -400,7 +409,11 @@ func full(t *testing.T, r *rig) {
 	r.apply(t, filler)
 	larger := v
 	larger.SizeBytes += SizeBytes
+	if r.GrowsDetached {
+		larger.Attachments = nil
+	}
 	r.refused(t, larger, volume.ErrFull)
+	r.apply(t, v)
 	v.Snapshots = []string{"snap-a"}
 	r.refused(t, v, volume.ErrFull)
 	if s := r.ready(t, v.UID); len(s.Snapshots) > 0 || s.SizeBytes != SizeBytes || len(s.Attached) != 1 {
