@@ -104,6 +104,7 @@ func suite(t *testing.T, parent string) {
 }
 
 func TestPoolContract(t *testing.T) {
+	t.Parallel()
 	needPrograms(t)
 	suite(t, t.TempDir())
 }
@@ -138,6 +139,7 @@ func onFileSystem(t testing.TB, kind string, bytes int64, mkfs ...string) string
 }
 
 func TestPoolContractOnBtrfs(t *testing.T) {
+	t.Parallel()
 	needPrograms(t)
 	mkfs := needs.Program(t, "mkfs.btrfs")
 	dir := onFileSystem(t, "btrfs", 2<<30, mkfs, "-q")
@@ -148,6 +150,7 @@ func TestPoolContractOnBtrfs(t *testing.T) {
 }
 
 func TestPoolContractOnXFS(t *testing.T) {
+	t.Parallel()
 	needPrograms(t)
 	mkfs := needs.Program(t, "mkfs.xfs")
 	dir := onFileSystem(t, "xfs", 2<<30, mkfs, "-q", "-m", "reflink=1")
