@@ -100,13 +100,18 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	pool, err := openPool(opts, dir)
+	if err != nil {
+		return err
+	}
+	cfg.Volumes = pool
 	endResponder, err := openResponder(ctx, &cfg)
 	if err != nil {
 		return err
 	}
 	defer endResponder()
 	cfg.Node, cfg.Drivers, cfg.Inspect, cfg.Underlay = node, []driver.Driver{containers, machines}, catalog.Inspect, networks.Underlay
-	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close())
+	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close(), closePool(ctx, pool))
 }
 
 // openContainers opens the driver of containers, and notes whether the node can mount built environments.

@@ -210,7 +210,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var disk, cpus, memory, hugePages, builder string
+	var disk, volumePool, cpus, memory, hugePages, builder string
 	var adapters adapterOptions
 	var fabricPorts []string
 	cmd := &cobra.Command{
@@ -245,6 +245,9 @@ agent finds them when it starts again. Needs root.`,
 				}
 				opts.DiskBytes = int64(bytes)
 			}
+			if err := readPoolSize(&opts, volumePool); err != nil {
+				return err
+			}
 			if opts.HugePages, err = inventory.ParsePart(hugePages); err != nil {
 				return usage("--huge-pages: %v", err)
 			}
@@ -269,6 +272,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
+	cmd.Flags().StringVar(&volumePool, "volume-pool-size", "", "size of the file that holds volumes, like 200GiB, where the state directory is on neither XFS nor Btrfs; off keeps no volumes on this node (default: a tenth of its disk, at most 64GiB)")
 	cmd.Flags().StringVar(&hugePages, "huge-pages", "all", "reserved huge pages to offer: all, none, or a part such as 2/3, the second of three equal parts")
 	cmd.Flags().Var(bitRate{&opts.UplinkRate}, "uplink-rate", "what the link of the data network carries, like 25Gbit; ports with rates share it (default: the link's speed, where the kernel knows it)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
@@ -285,6 +289,29 @@ agent finds them when it starts again. Needs root.`,
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }
+
+// readPoolSize reads how large the file of the node's volumes may be.
+func readPoolSize(opts *config.Agent, text string) error {
+	switch text {
+	case "":
+		return nil
+	case "off":
+		opts.NoVolumes = true
+		return nil
+	}
+	bytes, err := api.ParseBytes(text)
+	switch {
+	case err != nil:
+		return usage("--volume-pool-size: %v; or give off", err)
+	case bytes < leastPoolSize:
+		return usage("--volume-pool-size: %s is too small; give at least %s, or off", bytes, api.Bytes(leastPoolSize))
+	}
+	opts.VolumePoolBytes = int64(bytes)
+	return nil
+}
+
+// leastPoolSize is of what a file system for volumes can be made, in bytes.
+const leastPoolSize = 512 << 20
 
 // checkImageOptions checks the agent's options on images, builds and power.
 func checkImageOptions(opts config.Agent) error {

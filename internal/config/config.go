@@ -164,6 +164,10 @@ type Agent struct {
 	MemoryBytes int64
 	// DiskBytes limits the private disks of members that the node offers; 0: what is free on the disk of its state less a reserve.
 	DiskBytes int64
+	// VolumePoolBytes is the size of the file that holds the node's volumes, where the file system of the state shares no blocks itself; 0: a tenth
+	// of that file system, and 64 GiB at most. With NoVolumes, the node keeps none.
+	VolumePoolBytes int64
+	NoVolumes       bool
 	// HugePages is the part of the machine's reserved huge pages that the node offers; other nodes of the machine may offer the other parts.
 	HugePages inventory.Part
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.

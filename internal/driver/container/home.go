@@ -66,10 +66,18 @@ func giveDir(root *os.Root, name string, uid, gid uint32) error {
 // unfinished is the mode of a user's directory that was made, and may not have been given to the user yet.
 const unfinished = 0
 
-// makeMapped makes the user's directory where owners are mapped: in the name of the member's root, to be given to the user.
+// makeMapped makes the user's directory where owners are mapped: in the name of who owns the home, to be given to the user.
 func makeMapped(home *os.Root, m driver.Member) error {
-	root := m.Assignment.UserIDs.First
-	err := mkdirAs(home, m.User.Name, unfinished, root)
+	ids := m.Assignment.UserIDs
+	top, err := home.Lstat(".")
+	if err != nil {
+		return err
+	}
+	owner := top.Sys().(*syscall.Stat_t).Uid
+	if owner < ids.First || owner-ids.First >= ids.Count {
+		return fmt.Errorf("its directory belongs to user %d of the host, who is none of the cluster's", owner)
+	}
+	err = mkdirAs(home, m.User.Name, unfinished, owner)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -77,10 +85,10 @@ func makeMapped(home *os.Root, m driver.Member) error {
 	if err != nil {
 		return err
 	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || info.Mode().Perm() != unfinished || stat.Uid != root {
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || info.Mode().Perm() != unfinished || stat.Uid != owner {
 		return nil // it was made before, and is the tenant's own affair
 	}
-	return errors.Join(home.Lchown(m.User.Name, int(root+m.User.UID), int(root+m.User.GID)), home.Chmod(m.User.Name, 0o700))
+	return errors.Join(home.Lchown(m.User.Name, int(ids.First+m.User.UID), int(ids.First+m.User.GID)), home.Chmod(m.User.Name, 0o700))
 }
 
 // mkdirAs makes a directory in the name of another user, who has the same number as a group.

@@ -1,6 +1,7 @@
 package container_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -60,7 +61,7 @@ func TestMembersShareAVolumeWhoseOwnersAreTheirsAndHaveItsHomeWhenItIsOne(t *tes
 	}
 	attached := mountMapped(t, disk) // before the rig's clean-up, which runs first
 	home := t.TempDir()
-	if err := os.Chmod(home, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(home, 0o755), os.Chown(home, 1000, 1000)); err != nil { // as a new volume's
 		t.Fatal(err)
 	}
 	attachedHome := mountMapped(t, home)

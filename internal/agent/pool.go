@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
+	"github.com/nearmetal/nearmetal/internal/volume/reflink"
+)
+
+const (
+	// mostPoolBytes bounds the file of a pool whose size nobody chose: a tenth of the disk of the state.
+	mostPoolBytes = 64 << 30
+	// poolAlign is what a chosen size is cut to.
+	poolAlign = 1 << 20
+)
+
+// openPool opens the node's pool of volumes below the agent's directory; nil: the node offers none. A pool takes no room before its first volume.
+func openPool(opts config.Agent, dir string) (volume.Pool, error) {
+	if opts.NoVolumes || opts.InRAM { // what is in memory does not outlive a boot
+		return nil, nil
+	}
+	at := filepath.Join(dir, "volumes")
+	bytes, err := poolBytes(opts.VolumePoolBytes, at, dir)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes})})
+	if err != nil {
+		return nil, fmt.Errorf("the node's volumes: %w", err)
+	}
+	return pool, nil
+}
+
+// closePool gives back what the host holds of a pool in memory, when the agent ends. Members go on, and what they have attached stays.
+func closePool(ctx context.Context, pool volume.Pool) error {
+	if pool == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookDeadline)
+	defer cancel()
+	found, err := pool.Observe(ctx)
+	if err != nil || slices.ContainsFunc(found, func(v volume.State) bool { return len(v.Attached) > 0 }) {
+		return err
+	}
+	return pool.Close(ctx)
+}
+
+// poolBytes is the size of the file that holds a node's volumes, where one is made. A size that was chosen must fit the disk, less what is kept free
+// of it.
+func poolBytes(chosen int64, at, dir string) (int64, error) {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(dir, &disk); err != nil {
+		return 0, fmt.Errorf("the node's volumes: %w", err)
+	}
+	if chosen == 0 {
+		return min(int64(disk.Blocks)*disk.Bsize/10, mostPoolBytes) / poolAlign * poolAlign, nil
+	}
+	room, err := inventory.DiskBytes(dir, inventory.MemberDisks)
+	if err != nil {
+		return 0, err
+	}
+	var file unix.Stat_t
+	if unix.Lstat(filepath.Join(at, "pool.img"), &file) == nil {
+		return chosen, nil // it was made, and stays as it is
+	}
+	if chosen > room {
+		return 0, fmt.Errorf("--volume-pool-size %s: the disk of %s has room for %s; give a smaller size, or put the state directory on a larger disk",
+			api.Bytes(chosen), dir, api.Bytes(room))
+	}
+	return chosen / poolAlign * poolAlign, nil
+}
