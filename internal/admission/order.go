@@ -53,6 +53,7 @@ const (
 	neverPossible       // the site could not hold it
 	overQuota
 	neverInQuota
+	noVolume    // a volume of it has no node yet
 	noDevices   // its members would fit, and too few devices are free
 	noRoom      // does not fit now
 	noNodes     // does not fit on the nodes at hand, whoever ends

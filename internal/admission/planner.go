@@ -291,6 +291,10 @@ func (p *planner) decide(a *ask) {
 	if p.refuseInvalid(a) {
 		return
 	}
+	if a.missing = placement.WithoutVolume(a.request.Groups); a.missing != "" {
+		p.putOff(a, noVolume)
+		return
+	}
 	if a.request.Kind != KindSpare && p.never(a) {
 		a.verdict, a.cause = Refuse, neverPossible
 		return

@@ -84,6 +84,11 @@ func (e *explainer) wait(a *ask, d *Decision) {
 		d.Reason = strings.Join(append(parts, a.missing, "it does not delay others"), "; ")
 		return
 	}
+	if a.cause == noVolume {
+		d.Constraint = string(placement.ConstraintVolume)
+		d.Reason = strings.Join(append(parts, a.missing, "it does not delay others"), "; ")
+		return
+	}
 	if a.home != nil {
 		d.Constraint, d.Reason, d.Undecided = ConstraintNode, a.homeless, a.homeUndecided
 		if a.lacksDevices {
@@ -147,7 +152,7 @@ func (e *explainer) binding(a *ask) (c placement.Constraint, undecided bool) {
 
 func (e *explainer) groupText(a *ask, group int) string {
 	g := a.request.Groups[group]
-	text := placement.MembersWith(g.Size, g.Shape)
+	text := placement.MembersWith(g.Size, g.Shape) + placement.OnVolumes(g.VolumePlace)
 	switch now := e.capacityNow(a.shapes[group]).Now; {
 	case now == 0:
 		return text + ", none fits now"

@@ -31,6 +31,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/volume"
+	volumefake "github.com/nearmetal/nearmetal/internal/volume/fake"
 )
 
 // site is a control plane in this process, with the real controller, monitor, streams and agents; only the members and networks
@@ -136,6 +138,8 @@ type node struct {
 	responder agent.Responder
 	// wrap changes the driver of the agents that are started from now on.
 	wrap func(driver.Driver) driver.Driver
+	// volumes is where it keeps volumes; nil: it keeps none.
+	volumes *volumefake.Disk
 }
 
 // node is a machine that is registered: a cluster that is too large for the nodes that are is refused for good.
@@ -197,12 +201,16 @@ func (n *node) start(cores int) {
 	if clock != nil {
 		silence = time.Hour // by a clock that runs fast
 	}
+	var pool volume.Pool
+	if n.volumes != nil {
+		pool = n.volumes.Pool()
+	}
 	go func() {
 		defer close(ended)
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
 			Client: agenttest.Client(n.name, n.site.http.Client()), Drivers: []driver.Driver{members}, Fabric: n.fabric,
-			Clock: clock, Silence: silence, Responder: n.responder,
+			Clock: clock, Silence: silence, Responder: n.responder, Volumes: pool,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()
 				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{stack}, OK: true}}

@@ -17,6 +17,24 @@ func (v *View) nodeOfVolumes(p api.VolumePlace) int32 {
 	return id
 }
 
+// WithoutVolume says what a cluster's groups wait for that have volumes without a node, "" for all others.
+func WithoutVolume(groups []api.Group) string {
+	for i := range groups {
+		if p := groups[i].VolumePlace; p.Unplaced != "" {
+			return fmt.Sprintf("volume %q %s", p.Unplaced, p.Why)
+		}
+	}
+	return ""
+}
+
+// OnVolumes says for people where members with volumes go: " on node n1, where volume "data" lies", and "" where they go anywhere.
+func OnVolumes(p api.VolumePlace) string {
+	if p.Node == "" || p.Other != "" {
+		return ""
+	}
+	return fmt.Sprintf(" on node %s, where volume %q lies", p.Node, p.Volume)
+}
+
 // volumePlaceText says where the volumes of a group lie, as an object of a sentence.
 func volumePlaceText(p api.VolumePlace) string {
 	switch {

@@ -324,7 +324,7 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
-	volumes := volumePlace(s.View, intent)
+	volumes := volumePlace(s.View.VolumeNamed, intent)
 	r.Queue = r.Queue || volumes.Unplaced != "" // what a node makes is soon there
 	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
 		if count[g.Name] > 0 {

@@ -5,11 +5,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// volumePlace returns where the volumes of a cluster lie.
-func volumePlace(view *state.View, intent *api.ClusterIntent) api.VolumePlace {
+// volumePlace returns where the volumes of a cluster lie, given what finds a volume by its full name.
+func volumePlace(find func(name string) *state.Volume, intent *api.ClusterIntent) api.VolumePlace {
 	var place api.VolumePlace
 	for _, asked := range api.VolumesOf(&intent.Spec, intent.User) {
-		v := view.VolumeNamed(state.VolumeName(intent.Project, asked.Name))
+		v := find(state.VolumeName(intent.Project, asked.Name))
 		switch {
 		case v == nil || v.Intent.UID == "":
 			place.Unplaced, place.Why = asked.Name, "does not exist"
