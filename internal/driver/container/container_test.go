@@ -55,6 +55,13 @@ func fixture(r *rig) drivertest.Fixture {
 			return m
 		},
 		Progress: r.progress,
+		Shell: func(t *testing.T, id, line string) (string, error) {
+			a := r.tell(t, id, order{Run: []string{"sh", "-c", line}})
+			if a.Err != "" {
+				return a.Output, errors.New(a.Err)
+			}
+			return a.Output, nil
+		},
 		Listen: func(t *testing.T, id string) int {
 			return r.listen(t, id, "127.0.0.1")
 		},

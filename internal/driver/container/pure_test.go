@@ -241,3 +241,36 @@ func TestVolumesThatCantBeMountedSafelyAreRefused(t *testing.T) {
 		t.Errorf("a good volume is refused: %v", err)
 	}
 }
+
+func TestVolumesAreMountedWhereAnEnvironmentHasRoomForThem(t *testing.T) {
+	host := t.TempDir()
+	for _, dir := range []string{"srv", "opt/tool", "mnt/data"} {
+		if err := os.MkdirAll(filepath.Join(host, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var root environment.Root
+	for _, target := range []string{"/srv", "/opt", "/mnt"} {
+		root.Binds = append(root.Binds, environment.Bind{Source: "/image" + target, Target: target, View: host + target})
+	}
+	for path, want := range map[string]string{
+		"/volumes/data": "/srv /opt /mnt", "/srv": "/srv /opt /mnt", "/srv/a/b": "/opt /mnt", "/mnt/data": "/srv /opt /mnt", "/opt/tool": "/srv /opt /mnt",
+		"/opt/other": `it has no directory /opt/other, and none can be made in its /opt; attach the volume elsewhere, such as below /volumes`,
+	} {
+		got, err := withPlaces(root, []driver.Mount{{Path: path}})
+		var targets []string
+		for _, b := range got.Binds {
+			targets = append(targets, b.Target)
+		}
+		text := strings.Join(targets, " ")
+		if err != nil {
+			text = err.Error()
+		}
+		if text != want {
+			t.Errorf("a volume at %s: got %q, want %q", path, text, want)
+		}
+		if own := len(got.Dirs) == 1 && got.Dirs[0].Path == "/srv"; own != (path == "/srv/a/b") {
+			t.Errorf("a volume at %s: the member's own directories are %+v", path, got.Dirs)
+		}
+	}
+}

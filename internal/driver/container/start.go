@@ -172,6 +172,9 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 	if err != nil {
 		return nil, hide, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
 	}
+	if root, err = withPlaces(root, m.Mounts); err != nil {
+		return nil, hide, fmt.Errorf("environment %q: %w", m.Assignment.Environment, err)
+	}
 	if m, err = d.withAccounts(m); err != nil {
 		return nil, hide, err
 	}

@@ -10,10 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/environment"
 )
 
 // A volume is a mount of the host, made after the spawner has left the host's mount namespace, and where the host's mounts do not propagate the
@@ -33,6 +35,31 @@ func checkMounts(mounts []driver.Mount) error {
 		}
 	}
 	return nil
+}
+
+// withPlaces makes room in a member's root for its volumes. Directories of the environment are read-only, so a directory to mount on has to be there,
+// unless the environment's own is empty: then the member has one of its own.
+func withPlaces(root environment.Root, mounts []driver.Mount) (environment.Root, error) {
+	root.Binds, root.Dirs = slices.Clone(root.Binds), slices.Clone(root.Dirs)
+	for _, m := range mounts {
+		for i, b := range root.Binds {
+			below, ok := strings.CutPrefix(m.Path, b.Target+"/")
+			if !ok {
+				continue
+			}
+			source := b.Open()
+			if info, err := os.Lstat(filepath.Join(source, below)); err == nil && info.IsDir() {
+				break
+			}
+			if entries, err := os.ReadDir(source); err != nil || len(entries) > 0 || strings.Count(b.Target, "/") > 1 {
+				return root, fmt.Errorf("it has no directory %s, and none can be made in its %s; attach the volume elsewhere, such as below /volumes", m.Path, b.Target)
+			}
+			root.Binds = slices.Delete(root.Binds, i, i+1)
+			root.Dirs = append(root.Dirs, environment.Dir{Path: b.Target, Mode: 0o755})
+			break
+		}
+	}
+	return root, nil
 }
 
 // showDirs mounts the home and the volumes of a member where the runtime sees them. It returns the member with those directories, and a function

@@ -35,6 +35,8 @@ type Fixture struct {
 	Progress func(t *testing.T, id string) int64
 	// Listen makes a running member send back what it is sent on a TCP port, which is returned.
 	Listen func(t *testing.T, id string) int
+	// Shell runs a command line as root in a running member, and returns what it printed; nil: members of this driver take no volumes.
+	Shell func(t *testing.T, id, line string) (output string, err error)
 	// Left tells what is left of this driver's members on the host.
 	Left func(t *testing.T) []string
 	// Deadline bounds each case, where members take long to start; 0: a minute. Only a hang reaches it.
@@ -70,6 +72,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"an exited member can be started again", startAfterExit},
 		{"a running member's files can be updated, an unknown one's can't", update},
 		{"observations carry what a member was started with, but no file contents", observeConfig},
+		{"members share the directories that are mounted in them, and write only where they may", mounts},
 		{"many members start and are cleaned at once", many},
 		{"a paused member makes no progress until it is resumed", pauseStops},
 		{"pausing and resuming may be repeated, and what does not run can't be paused", pauseTwice},
