@@ -22,13 +22,15 @@ const (
 	KindSecurityGroup Kind = "security-group"
 	KindShape         Kind = "shape"
 	KindToken         Kind = "token"
+	// KindVolume is a volume, by its UID. It changes with what its node reports of it, too.
+	KindVolume Kind = "volume"
 )
 
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{
 		KindAddress, KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
-		KindToken,
+		KindToken, KindVolume,
 	}
 }
 

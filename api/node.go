@@ -268,8 +268,11 @@ type AgentPart struct {
 	InRAM          bool          `json:"in_ram,omitempty"`
 	Images         bool          `json:"images,omitempty"`
 	Builder        *BuilderCheck `json:"builder,omitempty"`
-	FirstSeenAt    time.Time     `json:"first_seen_at"`
-	LastSeenAt     *time.Time    `json:"last_seen_at,omitempty"`
+	// VolumePool is the room that the node has for volumes, VolumeBytes the sum of the sizes of those that lie there.
+	VolumePool  *VolumePool `json:"volume_pool,omitempty"`
+	VolumeBytes int64       `json:"volume_bytes,omitempty"`
+	FirstSeenAt time.Time   `json:"first_seen_at"`
+	LastSeenAt  *time.Time  `json:"last_seen_at,omitempty"`
 }
 
 // Environment is an environment as the API shows it, gathered from the nodes.

@@ -44,7 +44,7 @@ type Quota struct {
 	Cores  int   `json:"cores,omitempty"`
 	Memory Bytes `json:"memory,omitempty"`
 	// Disk bounds the private disks of members.
-	Disk     Bytes `json:"disk,omitempty"`
+	Disk Bytes `json:"disk,omitempty"`
 	// Storage bounds what volumes and their snapshots hold.
 	Storage  Bytes `json:"storage,omitempty"`
 	Members  int   `json:"members,omitempty"`

@@ -135,8 +135,15 @@ func mayPrioritize(ctx context.Context, spec api.ClusterSpec) error {
 
 // storeCluster stores a new cluster and returns it as it is then.
 func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (api.Cluster, error) {
+	if err := s.ensureHome(ctx, &intent); err != nil {
+		return api.Cluster{}, err
+	}
 	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
 	switch {
+	case errors.Is(err, state.ErrNoVolume):
+		return api.Cluster{}, fail(codeUnknownVolume, "%v", err)
+	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess):
+		return api.Cluster{}, fail(codeVolumeInUse, "%v", err)
 	case errors.Is(err, state.ErrExists):
 		s.seenThere(ctx, intent.Name)
 		return api.Cluster{}, s.clusterExists(ctx, intent.Name)

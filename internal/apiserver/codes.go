@@ -182,6 +182,55 @@ var (
 		"too_many_security_groups", http.StatusConflict, "The project has too many security groups",
 		"The project has as many security groups as a project may have; `detail` names the limit.", "Delete a security group first.",
 	}
+	codeNoVolume = Code{
+		"volume_not_found", http.StatusNotFound, "The volume does not exist",
+		"No volume that the token may see has this name or UID: it was purged, or belongs to another project.", "List the volumes and correct the name.",
+	}
+	codeUnknownVolume = Code{
+		"unknown_volume", http.StatusUnprocessableEntity, "The project has no such volume",
+		"A cluster names a volume that the project does not have, or that was deleted.",
+		"Choose one of 'nearmetal volume list', or create it: nearmetal volume create NAME --size SIZE.",
+	}
+	codeVolumeExists = Code{
+		"volume_exists", http.StatusConflict, "The volume's name is taken",
+		"The project has a volume of this name. A deleted volume keeps its name until it is purged.", "Choose another name, or undelete or purge the volume.",
+	}
+	codeVolumeInUse = Code{
+		"volume_in_use", http.StatusConflict, "The volume is in use",
+		"Clusters have the volume attached, and not as the request needs; `detail` names them.", "Delete the clusters first, or attach the volume read-only.",
+	}
+	codeVolumeDeleted = Code{
+		"volume_deleted", http.StatusConflict, "The volume was deleted",
+		"The volume is kept for its retention and can't be used or changed.", "Undelete it first: nearmetal volume undelete NAME.",
+	}
+	codeVolumePurging = Code{
+		"volume_purging", http.StatusConflict, "The volume is being purged",
+		"The retention of the deleted volume is over, and its node wipes it.", "Create a new volume.",
+	}
+	codeVolumeTooFull = Code{
+		"volume_too_full", http.StatusConflict, "The volume holds more than that",
+		"A volume can't shrink below what it holds; `detail` has both numbers.", "Delete files first, or give a larger size.",
+	}
+	codeVolumeRestoring = Code{
+		"volume_restoring", http.StatusConflict, "The volume is being restored",
+		"The volume is being restored from this snapshot.", "Wait until that is done.",
+	}
+	codeTooManyVolumes = Code{
+		"too_many_volumes", http.StatusConflict, "The project has too many volumes",
+		"The project has as many volumes as a project may have; `detail` names the limit.", "Delete a volume with now=true first.",
+	}
+	codeNoVolumeSnapshot = Code{
+		"volume_snapshot_not_found", http.StatusNotFound, "The volume has no such snapshot",
+		"The volume has no snapshot of this name.", "List the volume's snapshots.",
+	}
+	codeVolumeSnapshotExists = Code{
+		"volume_snapshot_exists", http.StatusConflict, "The snapshot's name is taken",
+		"The volume has a snapshot of this name.", "Choose another name, or delete the snapshot.",
+	}
+	codeTooManyVolumeSnapshots = Code{
+		"too_many_volume_snapshots", http.StatusConflict, "The volume has too many snapshots",
+		"The volume has as many snapshots as a volume may have; `detail` names the limit.", "Delete a snapshot.",
+	}
 	codeNoEnvironment = Code{
 		"environment_not_found", http.StatusNotFound, "The environment does not exist",
 		"No node has an environment of this name, and none was built.", "List the environments and correct the name.",
@@ -400,7 +449,8 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
-		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
+		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
+		codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeNoFabric, codeFabricUnaudited, codeUnavailable,

@@ -257,6 +257,70 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"no_floating_pool", `--floating-pool PREFIX`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/addresses", body: `{}`})
 		}},
+		{"volume_not_found", `"none" does not exist`, func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/volumes/none"})
+		}},
+		{"volume_exists", `"data" already exists`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"data","size":"1GiB"}`})
+			return send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"data","size":"1GiB"}`})
+		}},
+		{"volume_snapshot_not_found", `no snapshot "none"`, func() *http.Response {
+			return send(t, s, request{method: "DELETE", path: "/v1/volumes/data/snapshots/none"})
+		}},
+		{"volume_snapshot_exists", `has a snapshot "s0" already`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots", body: `{"name":"s0"}`})
+			return send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots", body: `{"name":"s0"}`})
+		}},
+		{"too_many_volume_snapshots", `has 32 snapshots`, func() *http.Response {
+			for i := range 32 {
+				send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots", body: fmt.Sprintf(`{"name":"s%d"}`, i)})
+			}
+			return send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots", body: `{"name":"more"}`})
+		}},
+		{"volume_restoring", `being restored from snapshot "s0"`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots/s0/restore"})
+			return send(t, s, request{method: "DELETE", path: "/v1/volumes/data/snapshots/s0"})
+		}},
+		{"volume_too_full", `holds 512MiB and can't shrink to 256MiB`, func() *http.Response {
+			s.AddPool("pool", 4<<30)
+			s.PlaceVolume("data", "pool", 512<<20)
+			return send(t, s, request{method: "PATCH", path: "/v1/volumes/data", body: `{"size":"256MiB"}`})
+		}},
+		{"volume_in_use", `it is attached to cluster attached`, func() *http.Response {
+			in := api.ClusterIntent{Name: "attached", UID: "attached", CreatedAt: time.Unix(1, 0), Spec: api.ClusterSpec{
+				Groups: []api.Group{{Name: "attached", Size: 1}}, Volumes: []api.VolumeAttachment{{Name: "data"}},
+			}}
+			if _, err := s.Repo.CreateCluster(t.Context(), in); err != nil {
+				t.Fatal(err)
+			}
+			return send(t, s, request{method: "DELETE", path: "/v1/volumes/data"})
+		}},
+		{"volume_deleted", `undelete gone`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"gone","size":"1GiB"}`})
+			send(t, s, request{method: "DELETE", path: "/v1/volumes/gone"})
+			return send(t, s, request{method: "PATCH", path: "/v1/volumes/gone", body: `{"size":"2GiB"}`})
+		}},
+		{"volume_purging", `can't be brought back`, func() *http.Response {
+			s.PlaceVolume("gone", "pool", 0)
+			v := s.Cache.View().VolumeNamed("gone")
+			rec := *v.Record
+			rec.Generation, rec.Purging = 2, true
+			if _, err := s.Leader.CommitVolume(t.Context(), v, rec); err != nil {
+				t.Fatal(err)
+			}
+			return send(t, s, request{method: "POST", path: "/v1/volumes/gone/undelete"})
+		}},
+		{"too_many_volumes", `has 256 volumes`, func() *http.Response {
+			many := apiservertest.New(t, memory.New(), nil)
+			for i := range 256 {
+				send(t, many, request{method: "POST", path: "/v1/volumes", body: fmt.Sprintf(`{"name":"v%d","size":"64MiB"}`, i)})
+			}
+			return send(t, many, request{method: "POST", path: "/v1/volumes", body: `{"name":"more","size":"64MiB"}`})
+		}},
+		{"unknown_volume", `no such volume: "none"`, func() *http.Response {
+			// A volume that goes between the look and the write.
+			return send(t, failing(fmt.Errorf("%w: %q", state.ErrNoVolume, "none")), request{method: "POST", path: "/v1/clusters", body: `{"name":"v9"}`})
+		}},
 		{"floating_address_not_found", `192.0.2.1`, func() *http.Response {
 			return send(t, s, request{method: "GET", path: "/v1/addresses/192.0.2.1"})
 		}},

@@ -161,7 +161,8 @@ func (h *hub) take(view *state.View) {
 		h.place(c.Name(), c, nil)
 	}
 	slices.SortFunc(fresh, func(a, b *shown) int { return strings.Compare(a.name, b.name) })
-	others := append(storedNotes(h.view, view), nodeNotes(h.view, view, h.heard.look(h.live, view, told, sweep))...)
+	heard := h.heard.look(h.live, view, told, sweep)
+	others := slices.Concat(storedNotes(h.view, view), nodeNotes(h.view, view, heard), volumeNotes(view, heard))
 	h.view = view
 	h.tell(view, fresh, gone, others)
 }

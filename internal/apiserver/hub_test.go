@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // spoken is a Live that counts what is asked of it.
@@ -39,6 +40,7 @@ func (l *spoken) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, "", ok
 }
 
+func (*spoken) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
 func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }

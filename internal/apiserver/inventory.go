@@ -147,6 +147,11 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 			}
 		}
 	}
+	for _, vol := range v.Volumes {
+		if i, ok := index[vol.Node()]; ok && nodes[i].Agent != nil {
+			nodes[i].Agent.VolumeBytes += vol.Record.SizeBytes
+		}
+	}
 	for _, q := range v.Quarantines {
 		if i, ok := index[q.Assignment.Node]; ok {
 			nodes[i].QuarantinedCores += len(q.Assignment.Slots)
@@ -168,7 +173,7 @@ func joinNode(stored *state.Node, seen Observed, admin bool) api.Node {
 	}
 	n.Agent = &api.AgentPart{
 		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
-		Builder: agent.Builder, FirstSeenAt: agent.FirstSeenAt,
+		Builder: agent.Builder, VolumePool: agent.VolumePool, FirstSeenAt: agent.FirstSeenAt,
 	}
 	phase, lastSeen, message := seen.Node(stored.Name)
 	n.Phase, n.Message = phase, message

@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // observed is a fixed Observed: members by ID, trouble of nodes by name (absent: ready).
@@ -28,6 +29,7 @@ func (o observed) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, "", ok
 }
 
+func (observed) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
 func (observed) Boot(*api.Assignment) string                     { return "" }
 func (observed) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (observed) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }

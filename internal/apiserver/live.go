@@ -4,10 +4,12 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/situation"
 )
 
 // Live is what the node agents last reported. It is memory, not state: a new leader's is empty until the agents re-report.
 type Live interface {
+	situation.HeardVolumes
 	// Member returns what the executors of an assignment last said about it, and false when they have said nothing yet.
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	// Boot returns the name of the boot that a member runs, "" for its first and for one that is not heard of.

@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // watched is a Live of which only the reading side is asked.
@@ -25,6 +26,7 @@ func (w watched) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return w.observed.Member(a)
 }
 
+func (watched) Volumes(string) ([]volume.State, []string, bool)     { return nil, nil, true }
 func (watched) Boot(*api.Assignment) string                         { return "" }
 func (watched) Size(*api.Assignment) (int64, string)                { return 0, "" }
 func (w watched) Arriving(a *api.Assignment) (bytes, ofBytes int64) { return w.observed.Arriving(a) }

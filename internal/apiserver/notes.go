@@ -25,6 +25,7 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindSecurityGroup, before.SecurityGroups, after.SecurityGroups, func(g *api.SecurityGroup) (string, owner) {
 			return g.UID, owner{project: projectOr(g.Project)}
 		}),
+		notesOf(api.KindVolume, before.Volumes, after.Volumes, ofVolume),
 		notesOf(api.KindAddress, before.Addresses, after.Addresses, func(a *api.FloatingAddress) (string, owner) {
 			return a.Address.String(), owner{project: projectOr(a.Project)}
 		}),
@@ -37,6 +38,23 @@ func storedNotes(before, after *state.View) []note {
 func ofCluster(full string) owner {
 	project, _ := tenancy.Split(full)
 	return owner{project: project, cluster: full}
+}
+
+// ofVolume is the name and the owner of a volume.
+func ofVolume(v *state.Volume) (string, owner) {
+	return v.UID(), owner{project: projectOr(v.Intent.Project)}
+}
+
+// volumeNotes returns the volumes on nodes whose agents said something new.
+func volumeNotes(after *state.View, observed map[string]bool) []note {
+	var notes []note
+	for _, node := range slices.Sorted(maps.Keys(observed)) {
+		for _, v := range after.VolumesOnNode(node) {
+			name, of := ofVolume(v)
+			notes = append(notes, note{kind: api.KindVolume, name: name, owner: of})
+		}
+	}
+	return notes
 }
 
 // intentNotes returns what changed of what users want of projects' networks, which are known by their UIDs.

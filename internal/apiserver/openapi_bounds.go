@@ -63,7 +63,13 @@ func bounds() map[string]map[string]property {
 		"SecurityGroupRequest": {
 			"name": text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern), "project": projectName, "rules": rules,
 		},
-		"AddressRequest": {"address": text(7, 15, addressPattern), "project": projectName},
+		"VolumeRequest": {
+			"name": text(1, manifest.MaxVolumeName, manifest.LabelPattern), "project": projectName, "files": between(0, manifest.MaxVolumeFiles),
+			"access": enum(manifest.VolumeAccesses()), "node": label, "from": text(1, manifest.MaxVolumeFrom, volumeFromPattern),
+		},
+		"VolumeChange":          {"files": between(manifest.MinVolumeFiles, manifest.MaxVolumeFiles), "access": enum(manifest.VolumeAccesses())},
+		"VolumeSnapshotRequest": {"name": label},
+		"AddressRequest":        {"address": text(7, 15, addressPattern), "project": projectName},
 		"AddressAssignment": {
 			"cluster": text(1, maxClusterPath, clusterPath), "member": label, "ports": list(0, floating.MaxPorts, text(5, 15, `^(tcp|udp)/[0-9]{1,5}(=[0-9]{1,5})?$`)),
 		},
@@ -107,7 +113,9 @@ const (
 	// addressPattern is an IPv4 address, and clusterPath the name of a cluster, of another project PROJECT.NAME.
 	clusterPath    = `^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	maxClusterPath = manifest.MaxProjectName + len(".") + manifest.MaxClusterName
-	addressPattern = `^[0-9]{1,3}([.][0-9]{1,3}){3}$`
+	// volumeFromPattern is VOLUME or VOLUME@SNAPSHOT.
+	volumeFromPattern = `^[a-z0-9]([a-z0-9-]*[a-z0-9])?(@[a-z0-9]([a-z0-9-]*[a-z0-9])?)?$`
+	addressPattern    = `^[0-9]{1,3}([.][0-9]{1,3}){3}$`
 	// noZero is text without zero bytes, which neither arguments nor variables hold.
 	noZero = `^[^\u0000]*$`
 	// macPattern is a MAC address as people write it; answers have the first form.

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/resource"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -29,10 +30,22 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], 
 }
 
 // projectStatus is a project as it is shown.
-func projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
-	out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, tenancy.Used(view))}
+func (s *Server) projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
+	out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, s.used(view))}
 	out.Shares = max(out.Shares, 1)
 	return out
+}
+
+// used is what counts against the quota of each project, what the snapshots of its volumes hold included.
+func (s *Server) used(view *state.View) map[string]resource.Amounts {
+	all, found := tenancy.Used(view), s.found(view)
+	for _, v := range view.Volumes {
+		project := projectOr(v.Intent.Project)
+		amounts := all[project]
+		amounts.Vector[resource.Storage] += situation.UsedStorage([]api.VolumeIntent{v.Intent}, found) - v.Intent.SizeBytes
+		all[project] = amounts
+	}
+	return all
 }
 
 // usedBy is what a project holds of its quota: what its clusters do, and its floating addresses.
@@ -48,7 +61,7 @@ func usedBy(view *state.View, project string, clusters map[string]resource.Amoun
 
 func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[api.ProjectStatus]], error) {
 	view := s.cfg.Reader.View()
-	used := tenancy.Used(view)
+	used := s.used(view)
 	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
 	for _, p := range view.Projects {
 		if seesProject(who(ctx), p.Name) {
@@ -66,7 +79,7 @@ func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectS
 	if p == nil || !seesProject(who(ctx), in.Name) {
 		return nil, noProject(in.Name)
 	}
-	return &body[api.ProjectStatus]{projectStatus(view, p)}, nil
+	return &body[api.ProjectStatus]{s.projectStatus(view, p)}, nil
 }
 
 // Limits of a project.
@@ -166,7 +179,7 @@ func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.P
 		return nil, err
 	}
 	view, _ := s.readOwnWrite(ctx, revision)
-	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: projectStatus(view, &p)}, nil
+	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: s.projectStatus(view, &p)}, nil
 }
 
 // updateProject replaces all settings of a project.
@@ -230,7 +243,7 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 			return err
 		}
 		view := s.cfg.Reader.View()
-		problems := belowUse(p.Quota, tenancy.Used(view)[name], src)
+		problems := belowUse(p.Quota, s.used(view)[name], src)
 		if used := usedBy(view, name, nil).Addresses; p.Quota.Addresses > 0 && p.Quota.Addresses < used {
 			problems = append(problems, api.FieldProblem{
 				Location: "quota.addresses", Line: src.Line("quota.addresses"), Value: strconv.Itoa(p.Quota.Addresses),
@@ -249,7 +262,7 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 		return nil, err
 	}
 	view, _ := s.readOwnWrite(ctx, revision)
-	return &body[api.ProjectStatus]{projectStatus(view, &p)}, nil
+	return &body[api.ProjectStatus]{s.projectStatus(view, &p)}, nil
 }
 
 // belowUse lists every bound of a quota that is below what is in use, with both numbers.

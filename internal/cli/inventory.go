@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cpumodel"
+	"github.com/nearmetal/nearmetal/internal/resource"
 )
 
 func (a *app) nodeCommand() *cobra.Command {
@@ -102,6 +103,19 @@ func trunkText(t *api.Trunk) string {
 	}
 }
 
+// poolText is the room that a node has for volumes, or why it has none.
+func poolText(agent *api.AgentPart) string {
+	if agent == nil || agent.VolumePool == nil {
+		return ""
+	}
+	p := agent.VolumePool
+	if len(p.Problems) > 0 {
+		return "none: " + strings.Join(p.Problems, "; ")
+	}
+	return fmt.Sprintf("%s, %s of %s promised to volumes, %s held", p.Kind, resource.Storage.Number(agent.VolumeBytes), resource.Storage.Number(p.CapacityBytes),
+		resource.Storage.Number(p.HeldBytes))
+}
+
 // uplinkText is what a node's uplink carries, which minimum rates of ports are taken from.
 func uplinkText(n api.Node) string {
 	if n.Offer.Capacity.UplinkBitsPerSecond == 0 {
@@ -119,6 +133,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		shown = append(shown, "Underlay", underlayText(agent), "Trunk", trunkText(agent.Trunk), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
+	shown = append(shown, "Volumes", poolText(n.Agent))
 	if n.Machine == nil { // whose identity comes and goes with each boot
 		shown = append(shown, a.identityFields(n.Identity)...)
 	}

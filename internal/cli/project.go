@@ -98,8 +98,12 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 	if p.Used.Addresses > 0 || p.Quota.Addresses > 0 {
 		addresses = usedOf(strconv.Itoa(p.Used.Addresses), strconv.Itoa(p.Quota.Addresses), p.Quota.Addresses > 0)
 	}
+	storage := ""
+	if p.Used.Storage > 0 || p.Quota.Storage > 0 {
+		storage = usedOf(volumeBytes(p.Used.Storage), volumeBytes(p.Quota.Storage), p.Quota.Storage > 0)
+	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Addresses", addresses, "Devices", countersText(p), "Created", created)
+		"Clusters", q[3], "Storage", storage, "Addresses", addresses, "Devices", countersText(p), "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -124,7 +128,7 @@ func (a *app) projectShow() *cobra.Command {
 // projectFlags are what can be set of a project.
 type projectFlags struct {
 	api.ProjectRequest
-	memory, disk string
+	memory, disk, storage string
 }
 
 func (f *projectFlags) add(flags *pflag.FlagSet) {
@@ -133,6 +137,7 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.Quota.Cores, "cores", 0, "cores its clusters may hold at once (0: no limit)")
 	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
 	flags.StringVar(&f.disk, "disk", "0", "private disks its clusters may hold at once, like 2TiB (0: no limit)")
+	flags.StringVar(&f.storage, "storage", "0", "bytes its volumes and their snapshots may hold at once, like 10TiB (0: no limit)")
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Addresses, "addresses", 0, "floating addresses it may have at once (0: no limit)")
@@ -156,6 +161,13 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 		f.Quota.Disk = disk
 	}
+	if f.storage != "0" {
+		storage, err := api.ParseBytes(f.storage)
+		if err != nil {
+			return usage("--storage: %v", err)
+		}
+		f.Quota.Storage = storage
+	}
 	if f.Shares < 1 {
 		return usage("--shares: %d is too small; give at least 1", f.Shares)
 	}
@@ -168,7 +180,7 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 	}
 	for name, n := range map[string]int64{
-		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters), "addresses": int64(f.Quota.Addresses),
+		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "storage": int64(f.Quota.Storage), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters), "addresses": int64(f.Quota.Addresses),
 	} {
 		if n < 0 {
 			return usage("--%s: %s is below zero; give a limit, or 0 for none", name, flags.Lookup(name).Value)
@@ -185,7 +197,7 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 		value any
 	}{
 		"description": {settings, f.Description}, "shares": {settings, f.Shares},
-		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
+		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "storage": {quota, f.Quota.Storage}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
 	} {
 		if flags.Changed(name) {
 			field.of[name] = field.value

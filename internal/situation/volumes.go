@@ -49,14 +49,11 @@ func StoredVolumes(view *state.View) []volumeplan.Volume {
 }
 
 // UsedStorage returns the bytes that the volumes of a project hold: their sizes, and what their snapshots hold as far as nodes have reported it.
-// What was deleted counts until it is purged. except, a UID, is left out.
-func UsedStorage(volumes []api.VolumeIntent, sees func(uid string) *volume.State, except string) int64 {
+// What was deleted counts until it is purged.
+func UsedStorage(volumes []api.VolumeIntent, sees func(uid string) *volume.State) int64 {
 	var sum int64
 	for i := range volumes {
 		v := &volumes[i]
-		if v.UID == except {
-			continue
-		}
 		sum += v.SizeBytes
 		if seen := sees(v.UID); seen != nil {
 			for _, snapshot := range seen.Snapshots {

@@ -22,12 +22,22 @@ func boundMachineRecord(r *api.MachineRecord) {
 }
 
 func boundNode(n *api.NodeRecord) {
+	boundPool(n)
 	n.Stacks, n.Environments = slices.Clone(n.Stacks), slices.Clone(n.Environments)
 	for i := range n.Stacks {
 		n.Stacks[i].Problems = shortened(n.Stacks[i].Problems)
 	}
 	for i := range n.Environments {
 		n.Environments[i].Problems = shortened(n.Environments[i].Problems)
+	}
+}
+
+// boundPool shortens what a node says is wrong with its room for volumes.
+func boundPool(n *api.NodeRecord) {
+	if n.VolumePool != nil {
+		pool := *n.VolumePool
+		pool.Problems = shortened(pool.Problems)
+		n.VolumePool = &pool
 	}
 }
 

@@ -68,6 +68,7 @@ func (r *Repo) originOf(ctx context.Context, in *api.VolumeIntent, others []api.
 		return nil, err
 	case o.DeleteRequestedAt != nil:
 		return nil, fmt.Errorf("%w: %q was deleted", ErrNoVolume, ownName(o.Name))
+	case in.Origin.SnapshotUID == api.CloneSnapshotUID(in.UID): // it is made for this clone
 	case !slices.ContainsFunc(o.Snapshots, func(s api.VolumeSnapshotIntent) bool { return s.UID == in.Origin.SnapshotUID }):
 		return nil, fmt.Errorf("%w: the snapshot of %q to clone is gone", ErrNoVolume, ownName(o.Name))
 	}
@@ -75,8 +76,8 @@ func (r *Repo) originOf(ctx context.Context, in *api.VolumeIntent, others []api.
 }
 
 // ChangeVolume changes what a user wants of a volume by compare-and-swap. An error of change ends it and is returned as it is. A volume of another
-// UID than the one given is ErrNotFound, and one that was deleted ErrDeleted. An access that clusters which ask for the volume do not have is
-// ErrInUse. Nothing is written when change leaves the volume as it was. Name, UID, project, user, origin and time of creation can't be changed.
+// UID than the one given is ErrNotFound, and one that was deleted ErrDeleted. An access that clusters which ask for the volume do not have, and a
+// restore while any cluster asks for it, is ErrInUse. Nothing is written when change leaves the volume as it was. Name, UID, project, user, origin and time of creation can't be changed.
 func (r *Repo) ChangeVolume(ctx context.Context, name, uid string, change VolumeChange) (api.VolumeIntent, int64, error) {
 	var none api.VolumeIntent
 	key := prefixVolumeIntent + name
@@ -104,6 +105,13 @@ func (r *Repo) ChangeVolume(ctx context.Context, name, uid string, change Volume
 		op := put(key, v)
 		if bytes.Equal(op.Value, before.Value) {
 			return v, revision, nil
+		}
+		if v.Restore != was.Restore { // what members have open would change below them
+			use, err := r.unattached(ctx, &v)
+			if err != nil {
+				return none, 0, err
+			}
+			conds = append(conds, use)
 		}
 		if v.Access != was.Access {
 			use, err := r.fitsAccess(ctx, &v)

@@ -54,11 +54,26 @@ func Held(view *state.View) map[string]resource.Amounts {
 	return sum(view, (*state.Cluster).HeldTotal)
 }
 
+// storageOf returns what the volumes of each project hold, snapshots apart: those that are deleted and not yet purged count.
+func storageOf(view *state.View) map[string]int64 {
+	all := map[string]int64{}
+	for _, v := range view.Volumes {
+		all[projectOr(v.Intent.Project)] += v.Intent.SizeBytes
+	}
+	return all
+}
+
 // Used returns what counts against the quota of each project when more is asked for: of clusters that have a place, what they hold or are
-// to hold, whichever is more; of those that wait, nothing.
+// to hold, whichever is more; of those that wait, nothing. Volumes count with their sizes, without snapshots.
 func Used(view *state.View) map[string]resource.Amounts {
 	parts := view.Parts()
-	return sum(view, func(c *state.Cluster) resource.Amounts { return used(view, c, parts) })
+	all := sum(view, func(c *state.Cluster) resource.Amounts { return used(view, c, parts) })
+	for project, bytes := range storageOf(view) {
+		amounts := all[project]
+		amounts.Vector[resource.Storage] = bytes
+		all[project] = amounts
+	}
+	return all
 }
 
 func used(view *state.View, c *state.Cluster, parts resource.Parts) resource.Amounts {

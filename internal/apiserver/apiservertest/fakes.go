@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // Live is what agents would report, set by the test.
@@ -17,6 +18,7 @@ type Live struct {
 	now     func() time.Time
 	serial  uint64
 	told    map[string]uint64 // by node
+	volumes map[string][]volume.State
 }
 
 type said struct {
@@ -60,6 +62,27 @@ func (l *Live) Node(name string) (api.NodePhase, time.Time, string) {
 		return api.NodeDown, time.Time{}, "not heard of"
 	}
 	return s.phase, s.seen, s.message
+}
+
+// Volumes tells what was set, of a node that is not down.
+func (l *Live) Volumes(node string) (volumes []volume.State, purged []string, heard bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s, ok := l.nodes[node]; !ok || s.phase == api.NodeDown {
+		return nil, nil, false
+	}
+	return l.volumes[node], nil, true
+}
+
+// SetVolumes reports the volumes that a node found.
+func (l *Live) SetVolumes(node string, volumes ...volume.State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.volumes == nil {
+		l.volumes = map[string][]volume.State{}
+	}
+	l.volumes[node] = volumes
+	l.wake(node)
 }
 
 // Changed returns a channel that is closed at the next change.

@@ -13,6 +13,8 @@ import (
 type Seen struct {
 	Phase   api.VolumePhase
 	Message string
+	// Resizing: its node is still to give it the size that is wanted. A message then is why it can't now.
+	Resizing bool
 	// State is what its node found of it last; nil: the node is not heard of, or has nothing of it.
 	State *volume.State
 }
@@ -31,6 +33,9 @@ func Show(s *Situation, uid string) Seen {
 		}
 	}
 	out.Phase, out.Message = s.phase(v, n, out.State)
+	if v.Intent != nil && v.Record != nil && !v.Record.Purging {
+		out.Resizing = v.Record.SizeBytes != v.Intent.SizeBytes || out.State != nil && out.State.SizeBytes != v.Intent.SizeBytes
+	}
 	return out
 }
 
@@ -83,18 +88,11 @@ func problem(seen *volume.State, otherwise string) string {
 // ready is what is to be said of a volume that can be attached.
 func (s *Situation) ready(v *Volume, n *Node, seen *volume.State) string {
 	want, has := v.Intent.SizeBytes, v.Record.SizeBytes
-	switch {
-	case seen.Problem != "":
+	if seen.Problem != "" || want <= has {
 		return seen.Problem
-	case want > has:
-		if left := newRooms(s).left(n.Name); left < want-has {
-			return fmt.Sprintf("waits to grow from %s to %s: node %s has %s left for volumes", bytesText(has), bytesText(want), n.Name, bytesText(left))
-		}
-		return "grows to " + bytesText(want)
-	case seen.SizeBytes < want:
-		return "grows to " + bytesText(want)
-	case want < has || seen.SizeBytes > want:
-		return "shrinks to " + bytesText(want)
+	}
+	if left := newRooms(s).left(n.Name); left < want-has {
+		return fmt.Sprintf("waits to grow from %s to %s: node %s has %s left for volumes", bytesText(has), bytesText(want), n.Name, bytesText(left))
 	}
 	return ""
 }

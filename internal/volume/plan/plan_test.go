@@ -218,9 +218,9 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 		"made in part":      {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, incomplete, says("the disk is slow")))), "a", api.VolumeCreating, "the disk is slow"},
 		"ready":             {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
 		"ready, not noted":  {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"growing":           {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "grows to 8GiB"},
+		"growing":           {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
 		"waiting to grow":   {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
-		"shrinking":         {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "shrinks to 2GiB"},
+		"shrinking":         {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
 		"too full to":       {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
 		"node away":         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
 		"node gone":         {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
@@ -235,8 +235,12 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 		"purging away":      {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
 	} {
 		s := Situation{Volumes: test.volumes, Nodes: test.nodes, Now: now}
-		if got := Show(&s, test.uid); got.Phase != test.phase || got.Message != test.message {
+		got := Show(&s, test.uid)
+		if got.Phase != test.phase || got.Message != test.message {
 			t.Errorf("%s: got %s %q, want %s %q", what, got.Phase, got.Message, test.phase, test.message)
+		}
+		if resizes := slices.Contains([]string{"growing", "waiting to grow", "shrinking", "too full to"}, what); got.Resizing != resizes {
+			t.Errorf("%s: it is being resized: %t, want %t", what, got.Resizing, resizes)
 		}
 	}
 }

@@ -1,0 +1,106 @@
+package api
+
+import "time"
+
+// VolumeRequest is the body of a create.
+type VolumeRequest struct {
+	// Name is a DNS label, unique among the volumes of the project.
+	Name string `json:"name"`
+	// Project owns it; it defaults to the token's.
+	Project string `json:"project,omitempty"`
+	// Size bounds what it holds. For a clone it defaults to that of its origin, and is no less.
+	Size Bytes `json:"size,omitempty"`
+	// Files bounds the number of its files and directories; 0: one for each 16KiB of its size.
+	Files int64 `json:"files,omitempty"`
+	// Access defaults to one-writer.
+	Access VolumeAccess `json:"access,omitempty"`
+	// Node is the node that it is to lie on; "": any that has room.
+	Node string `json:"node,omitempty"`
+	// Retention is how long it is kept after its deletion; it defaults to a day.
+	Retention *Duration `json:"retention,omitempty"`
+	// From is what it begins as: VOLUME@SNAPSHOT, or VOLUME for what that holds now; "": it begins empty.
+	From string `json:"from,omitempty"`
+}
+
+// VolumeChange is the body of a change. What is omitted stays.
+type VolumeChange struct {
+	Size      *Bytes        `json:"size,omitempty"`
+	Files     *int64        `json:"files,omitempty"`
+	Access    *VolumeAccess `json:"access,omitempty"`
+	Retention *Duration     `json:"retention,omitempty"`
+}
+
+// VolumeSnapshotRequest is the body of a snapshot's creation.
+type VolumeSnapshotRequest struct {
+	// Name is a DNS label, unique in the volume.
+	Name string `json:"name"`
+}
+
+// VolumeStatus is a volume as the API shows it.
+type VolumeStatus struct {
+	// Name is NAME, without the project.
+	Name    string `json:"name"`
+	UID     string `json:"uid"`
+	Project string `json:"project"`
+	User    string `json:"user,omitempty"`
+	// Home marks the home of User in the project.
+	Home bool `json:"home,omitempty"`
+
+	Size      Bytes        `json:"size"`
+	Files     int64        `json:"files"`
+	Access    VolumeAccess `json:"access"`
+	Retention Duration     `json:"retention"`
+	// WantedNode is the node that was asked for; "": any.
+	WantedNode string `json:"wanted_node,omitempty"`
+	// From is what it began as: VOLUME@SNAPSHOT, or VOLUME; "": it began empty.
+	From string `json:"from,omitempty"`
+
+	Phase   VolumePhase `json:"phase"`
+	Message string      `json:"message,omitempty"`
+	// Node is where it lies, "" while it has no place. Held is the room that it takes there, snapshots not counted.
+	Node string `json:"node,omitempty"`
+	Held Bytes  `json:"held"`
+	// Resizing: its node is still to give it its size. Message then is why it can't now.
+	Resizing bool `json:"resizing,omitempty"`
+	// Used and UsedFiles are what it holds now; nil: not known.
+	Used      *Bytes `json:"used,omitempty"`
+	UsedFiles *int64 `json:"used_files,omitempty"`
+	// Snapshots are the oldest first.
+	Snapshots []VolumeSnapshot `json:"snapshots"`
+	// Restore is the last request to go back to a snapshot; nil: none.
+	Restore *VolumeRestore `json:"restore,omitempty"`
+	// Clusters are those that ask for it. Clusters that the token may not see are not among them.
+	Clusters  []VolumeCluster `json:"clusters"`
+	CreatedAt time.Time       `json:"created_at"`
+	// DeletedAt is when it was deleted, PurgeAt until when it can be undeleted.
+	DeletedAt *time.Time `json:"deleted_at,omitempty"`
+	PurgeAt   *time.Time `json:"purge_at,omitempty"`
+}
+
+// VolumeSnapshot is a snapshot of a volume as the API shows it.
+type VolumeSnapshot struct {
+	Name string `json:"name"`
+	UID  string `json:"uid"`
+	// Ready: it is there, whole. Bytes is the room that is kept for it: as much as its volume may still change of what both share.
+	Ready     bool      `json:"ready"`
+	Bytes     Bytes     `json:"bytes"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// VolumeRestore is a request to go back to a snapshot.
+type VolumeRestore struct {
+	// Snapshot is its name, "" if it was deleted since.
+	Snapshot string `json:"snapshot,omitempty"`
+	Done     bool   `json:"done"`
+}
+
+// VolumeCluster is a cluster that asks for a volume.
+type VolumeCluster struct {
+	Cluster  string `json:"cluster"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Attached: its members on the volume's node have access.
+	Attached bool `json:"attached"`
+}
+
+// CloneSnapshotUID is the UID of the snapshot that is made of a volume for one clone, if its user names none. It goes once the clone is made.
+func CloneSnapshotUID(cloneUID string) string { return "clone-" + cloneUID }

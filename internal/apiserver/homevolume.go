@@ -1,0 +1,48 @@
+package apiserver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
+)
+
+// defaultHomeBytes is the size of a user's home, unless the first cluster with it says otherwise.
+const defaultHomeBytes = 10 << 30
+
+// ensureHome makes the home of a cluster's user in its project, if the cluster asks for it and there is none yet.
+func (s *Server) ensureHome(ctx context.Context, in *api.ClusterIntent) error {
+	home := in.Spec.Home
+	if home.Kind != api.HomeOfUser {
+		return nil
+	}
+	view, name := s.cfg.Reader.View(), api.HomeVolumeName(in.User)
+	full := tenancy.FullName(projectOr(in.Project), name)
+	if v := view.VolumeNamed(full); v != nil {
+		if v.Intent.DeleteRequestedAt != nil {
+			return fail(codeVolumeDeleted, "the home of user %q, volume %q, was deleted; bring it back first: nearmetal volume undelete %s", in.User, name, name)
+		}
+		return nil
+	}
+	size := cmp.Or(int64(home.Size), defaultHomeBytes)
+	v := api.VolumeIntent{
+		Name: full, UID: newID(uidLetters), Project: projectOr(in.Project), User: in.User, Home: true, SizeBytes: size, MaxFiles: filesFor(size),
+		Access: api.VolumeShared, Retention: homeRetention, CreatedAt: s.cfg.Now().UTC(),
+	}
+	revision, err := s.storeVolume(ctx, view, &v)
+	var refused *failure
+	switch {
+	case errors.As(err, &refused) && refused.Code == codeVolumeExists.Code: // another cluster of the user was quicker
+		return nil
+	case err != nil:
+		return err
+	}
+	_, _ = s.readOwnWrite(ctx, revision)
+	return nil
+}
+
+// homeRetention is how long a deleted home is kept: longer than other volumes, since nobody made it on purpose.
+const homeRetention = api.Duration(7 * 24 * time.Hour)

@@ -1,0 +1,176 @@
+package cli_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cli"
+)
+
+// dataVolume is a volume that is ready and holds three files; change makes it something else.
+func dataVolume(change ...func(*api.VolumeStatus)) api.VolumeStatus {
+	used, files := api.Bytes(1<<30), int64(3)
+	v := api.VolumeStatus{
+		Name: "data", UID: "vvvvvvvvvvvv", Project: "default", Size: 10 << 30, Files: 655360, Access: api.VolumeOneWriter, Retention: api.DefaultVolumeRetention,
+		Phase: api.VolumeReady, Node: "n1", Held: 10 << 30, Used: &used, UsedFiles: &files, Clusters: []api.VolumeCluster{{Cluster: "c1", ReadOnly: true}},
+		Snapshots: []api.VolumeSnapshot{{Name: "monday", Ready: true, Bytes: 512 << 20, CreatedAt: t0}}, CreatedAt: t0,
+	}
+	for _, c := range change {
+		c(&v)
+	}
+	return v
+}
+
+// pending makes a volume wait for room, and creating one that its node makes.
+func pending(v *api.VolumeStatus) {
+	v.Phase, v.Node, v.Held, v.Used, v.UsedFiles, v.Snapshots = api.VolumePending, "", 0, nil, nil, nil
+	v.Message = "no node has 10GiB left for volumes: node n1 has 3GiB of 16GiB left"
+}
+
+func creating(v *api.VolumeStatus) {
+	v.Phase, v.Used, v.UsedFiles, v.Snapshots = api.VolumeCreating, nil, nil, nil
+}
+
+func TestVolumesAreListedAndShown(t *testing.T) {
+	f := newFake(t)
+	data, lab := dataVolume(), dataVolume(pending, func(v *api.VolumeStatus) { v.Name, v.Project, v.Clusters = "big", "lab", nil })
+	f.fixed("GET /v1/volumes", api.List[api.VolumeStatus]{Items: []api.VolumeStatus{data, lab}})
+	f.fixed("GET /v1/volumes/data", data)
+	f.fixed("GET /v1/volumes/data/snapshots", api.List[api.VolumeSnapshot]{Items: data.Snapshots})
+	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Role: api.RoleAdmin, Project: "default"})
+	has(t, f.shell().run(t, "volume", "list"), 0, "NAME  PROJECT  SIZE   USED  FILES  ACCESS      PHASE    NODE  ATTACHED\n",
+		"data  default  10GiB  1GiB  3      one-writer  ready    n1    c1 (read-only)\n", "big   lab      10GiB  -     -      one-writer  pending  -     -\n")
+	has(t, f.shell().run(t, "volume", "show", "data"), 0, "Phase:        ready\n", "Files:        3 of 655360\n", "monday    yes    512MiB")
+	has(t, f.shell().run(t, "volume", "show", "data", "-o", "json"), 0, `"retention": "1d"`, `"used": "1GiB"`)
+	has(t, f.shell().run(t, "volume", "snapshot", "list", "data"), 0, "monday    yes    512MiB")
+	has(t, f.shell().run(t, "__complete", "volume", "show", ""), 0, "data\nlab.big\n:4\n")
+	has(t, f.shell().run(t, "__complete", "volume", "restore", ""), 0, "data@monday\n:4\n")
+	has(t, f.shell().run(t, "volume", "show", "nothing"), cli.ExitNotFound, "nothing is at")
+}
+
+func TestANewVolumeIsWaitedFor(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/volumes", dataVolume(creating))
+	f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", dataVolume(creating), dataVolume())
+	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--access", "shared", "--retention", "7d", "--node", "n1", "--files", "1000"), 0, "Phase:        ready\n")
+	f.expect(`POST /v1/volumes {"name":"data","size":"10GiB","files":1000,"access":"shared","node":"n1","retention":"7d"}`,
+		"GET /v1/volumes/vvvvvvvvvvvv", "GET /v1/volumes/vvvvvvvvvvvv")
+}
+
+func TestAVolumeWithoutRoomEndsTheWaitWithTheReason(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/volumes", dataVolume(pending))
+	f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", dataVolume(pending), dataVolume(creating), dataVolume())
+	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB"), cli.ExitRefused,
+		`volume "data" has no place yet: no node has 10GiB left for volumes: node n1 has 3GiB of 16GiB left`, "nearmetal volume delete data --now")
+	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--no-wait"), 0, "Phase:        pending\n")
+	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--timeout", "1m"), 0, "Phase:        ready\n")
+}
+
+func TestFlagsOfVolumesAreChecked(t *testing.T) {
+	f := newFake(t)
+	for _, tt := range []struct {
+		want string
+		args []string
+	}{
+		{"name the volume", []string{"create"}},
+		{"size: is missing", []string{"create", "data"}},
+		{"--size", []string{"create", "data", "--size", "many"}},
+		{"--retention", []string{"create", "data", "--size", "1GiB", "--retention", "long"}},
+		{`"all" is not a kind of access`, []string{"create", "data", "--size", "1GiB", "--access", "all"}},
+		{"kept for homes", []string{"create", "home-eve", "--size", "1GiB"}},
+		{"give what to change", []string{"resize", "data"}},
+		{"NAME@SNAPSHOT", []string{"restore", "data"}},
+		{"NAME@SNAPSHOT", []string{"snapshot", "create", "data"}},
+		{"NAME@SNAPSHOT", []string{"snapshot", "restore", "data@a@b"}},
+		{"NAME@SNAPSHOT", []string{"snapshot", "delete", "@a"}},
+		{"is not a DNS label", []string{"snapshot", "create", "data@Monday"}},
+		{"name the volumes to delete", []string{"delete"}},
+		{"name the volumes to bring back", []string{"undelete"}},
+	} {
+		has(t, f.shell().run(t, append([]string{"volume"}, tt.args...)...), cli.ExitUsage, tt.want)
+	}
+	f.expect()
+}
+
+func TestAResizeWaitsForTheNode(t *testing.T) {
+	f := newFake(t)
+	grows := func(message string) api.VolumeStatus {
+		return dataVolume(func(v *api.VolumeStatus) { v.Size, v.Resizing, v.Message = 20<<30, true, message })
+	}
+	done := dataVolume(func(v *api.VolumeStatus) { v.Size, v.Held = 20<<30, 20<<30 })
+	f.inTurn("PATCH /v1/volumes/data", grows(""), grows("waits to grow from 10GiB to 20GiB: node n1 has 3GiB left for volumes"))
+	f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", grows(""), done)
+	has(t, f.shell().run(t, "volume", "resize", "data", "--size", "20GiB"), 0, "Size:         20GiB\n")
+	has(t, f.shell().run(t, "volume", "resize", "data", "--size", "20GiB"), cli.ExitRefused, "does not have its size of 20GiB yet: waits to grow", "3GiB left")
+	f.fixed("PATCH /v1/volumes/other", dataVolume())
+	has(t, f.shell().run(t, "volume", "resize", "other", "--access", "shared", "--files", "9999"), 0, "Phase:        ready\n")
+}
+
+func TestSnapshotsOfAVolumeAreMadeRestoredAndDeleted(t *testing.T) {
+	f := newFake(t)
+	wanted := dataVolume(func(v *api.VolumeStatus) { v.Snapshots[0].Ready = false })
+	f.fixed("POST /v1/volumes/data/snapshots", wanted)
+	f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", wanted, dataVolume())
+	has(t, f.shell().run(t, "volume", "snapshot", "create", "data@monday"), 0, "monday    yes    512MiB")
+	for _, noun := range [][]string{{"volume", "restore"}, {"volume", "snapshot", "restore"}} {
+		f := newFake(t)
+		restored := func(done bool) api.VolumeStatus {
+			return dataVolume(func(v *api.VolumeStatus) { v.Restore = &api.VolumeRestore{Snapshot: "monday", Done: done} })
+		}
+		f.fixed("POST /v1/volumes/data/snapshots/monday/restore", restored(false))
+		f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", restored(false), restored(true))
+		has(t, f.shell().run(t, append(noun, "data@monday")...), 0, "Restore:      from monday, done\n")
+	}
+	f.fixed("DELETE /v1/volumes/data/snapshots/monday", dataVolume())
+	has(t, f.shell().run(t, "volume", "snapshot", "delete", "data@monday"), 0, "snapshot data@monday deleted\n")
+}
+
+func TestADeletedVolumeIsKeptUnlessItIsToGoNow(t *testing.T) {
+	purge := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	deleted := dataVolume(func(v *api.VolumeStatus) { v.Phase, v.DeletedAt, v.PurgeAt = api.VolumeDeleted, &t0, &purge })
+	f := newFake(t)
+	f.fixed("DELETE /v1/volumes/data", deleted)
+	f.fixed("GET /v1/volumes/data", dataVolume())
+	f.on("GET /v1/volumes/vvvvvvvvvvvv", func(*http.Request, string) any {
+		return &api.Problem{Code: "volume_not_found", Status: http.StatusNotFound, Detail: "gone"}
+	})
+	f.fixed("POST /v1/volumes/data/undelete", dataVolume())
+	has(t, f.shell().run(t, "volume", "delete", "data"), 0, "volume data deleted; it is kept until 2026-03-04T05:06:07Z ('nearmetal volume undelete data' brings it back)\n")
+	has(t, f.shell().run(t, "volume", "undelete", "data"), 0, "volume data is back (ready)\n")
+	has(t, f.shell().run(t, "volume", "delete", "data", "--now"), cli.ExitUsage, `volume "data" was not deleted: it holds 3 files (1GiB) and 1 snapshot, which would be lost; repeat the command with --yes`)
+	has(t, f.shell().run(t, "volume", "delete", "data", "--now", "--yes"), 0, "volume data deleted and wiped\n")
+	has(t, f.shell().run(t, "volume", "delete", "data", "--now", "--yes", "--no-wait"), 0, "volume data is being wiped\n")
+}
+
+func TestAVolumeIsWipedWithoutAQuestionOnlyIfItIsKnownToBeEmpty(t *testing.T) {
+	none := int64(0)
+	for what, test := range map[string]struct {
+		v    api.VolumeStatus
+		code int
+		says string
+	}{
+		"empty":       {dataVolume(func(v *api.VolumeStatus) { v.UsedFiles, v.Snapshots = &none, nil }), 0, "is being wiped"},
+		"never made":  {dataVolume(pending), 0, "is being wiped"},
+		"a snapshot":  {dataVolume(func(v *api.VolumeStatus) { v.UsedFiles = &none }), cli.ExitUsage, "holds 0 files (1GiB) and 1 snapshot"},
+		"node silent": {dataVolume(creating, func(v *api.VolumeStatus) { v.Phase, v.Message = api.VolumeUnavailable, "node n1 is not heard of" }), cli.ExitUsage, "it can't be inspected (unavailable: node n1 is not heard of)"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newFake(t)
+			f.fixed("GET /v1/volumes/data", test.v)
+			f.fixed("DELETE /v1/volumes/data", test.v)
+			has(t, f.shell().run(t, "volume", "delete", "data", "--now", "--no-wait"), test.code, test.says)
+		})
+	}
+}
+
+func TestANodeShowsItsRoomForVolumes(t *testing.T) {
+	f := newFake(t)
+	agent := api.AgentPart{FirstSeenAt: t0, VolumePool: &api.VolumePool{Kind: "xfs", CapacityBytes: 100 << 30, HeldBytes: 3 << 30}, VolumeBytes: 10 << 30}
+	f.fixed("GET /v1/nodes/n1", api.Node{Name: "n1", Agent: &agent})
+	f.fixed("GET /v1/nodes/n2", api.Node{Name: "n2", Agent: &api.AgentPart{FirstSeenAt: t0, VolumePool: &api.VolumePool{Problems: []string{"no file system with reflinks"}}}})
+	has(t, f.shell().run(t, "node", "show", "n1"), 0, "xfs, 10GiB of 100GiB promised to volumes, 3GiB held\n")
+	has(t, f.shell().run(t, "node", "show", "n2"), 0, "none: no file system with reflinks\n")
+}
