@@ -33,6 +33,9 @@ const (
 // ErrTooSmall reports that a file system holds more than it should shrink to.
 var ErrTooSmall = errors.New("the file system holds more than that")
 
+// errSaid reports that debugfs printed something, which is an error unless its command prints.
+var errSaid = errors.New("it failed")
+
 // Owner owns the root directory of a new file system.
 type Owner struct{ UID, GID int }
 
@@ -81,8 +84,11 @@ func edit(ctx context.Context, path, command string) error {
 			said += " " + line
 		}
 	}
-	if err != nil || said != "" {
-		return fmt.Errorf("debugfs %s: %w:%s", command, errors.Join(err), said)
+	if err == nil && said != "" {
+		err = errSaid
+	}
+	if err != nil {
+		return fmt.Errorf("debugfs %s: %w:%s", command, err, said)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what a file system has room for, and what is in it. Blocks of its own structures count as neither.
+// Usage is what a file system has room for, and what is in it. Blocks of its own structures are not in UsedBytes.
 type Usage struct{ UsedBytes, Files, UsedFiles int64 }
 
 // OfMount returns the usage of a mounted file system.
@@ -31,32 +31,50 @@ const superblockAt, superblockBytes = 1024, 1024
 
 // OfImage returns the usage of a file system that is not mounted, from its superblock.
 func OfImage(path string) (Usage, error) {
-	file, err := os.Open(path)
+	block, err := superblock(path)
 	if err != nil {
 		return Usage{}, err
+	}
+	return usageOf(block), nil
+}
+
+// Fits reports whether a file system that is not mounted is as large as its file.
+func Fits(path string) (bool, error) {
+	block, err := superblock(path)
+	if err != nil {
+		return false, err
+	}
+	info, err := os.Stat(path)
+	return err == nil && blocksOf(block) == info.Size()/blockBytes, err
+}
+
+// superblock reads the superblock of a file system.
+func superblock(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
 	}
 	block := make([]byte, superblockBytes)
 	_, err = file.ReadAt(block, superblockAt)
 	if err := errors.Join(err, file.Close()); err != nil {
-		return Usage{}, err
+		return nil, err
 	}
-	u, err := usageOf(block)
-	if err != nil {
-		return u, fmt.Errorf("%s: %w", path, err)
+	if binary.LittleEndian.Uint16(block[0x38:]) != unix.EXT4_SUPER_MAGIC {
+		return nil, fmt.Errorf("%s has no ext4 file system", path)
 	}
-	return u, nil
+	return block, nil
 }
 
+func word(block []byte, at int) int64 { return int64(binary.LittleEndian.Uint32(block[at:])) }
+
+func blocksOf(block []byte) int64 { return word(block, 0x04) | word(block, 0x150)<<32 }
+
 // usageOf reads a superblock, <fs/ext4/ext4.h> struct ext4_super_block.
-func usageOf(block []byte) (Usage, error) {
-	word := func(at int) int64 { return int64(binary.LittleEndian.Uint32(block[at:])) }
-	if binary.LittleEndian.Uint16(block[0x38:]) != unix.EXT4_SUPER_MAGIC {
-		return Usage{}, errors.New("it has no ext4 file system")
-	}
-	size := int64(1024) << word(0x18)
-	blocks, free := word(0x04)|word(0x150)<<32, word(0x0c)|word(0x158)<<32
-	inodes, freeInodes, overhead := word(0x00), word(0x10), word(0x248)
+func usageOf(block []byte) Usage {
+	free := word(block, 0x0c) | word(block, 0x158)<<32
+	inodes, freeInodes, overhead := word(block, 0x00), word(block, 0x10), word(block, 0x248)
 	return Usage{
-		UsedBytes: max(0, blocks-free-overhead) * size, Files: inodes - reservedInodes, UsedFiles: inodes - freeInodes - reservedInodes,
-	}, nil
+		UsedBytes: max(0, blocksOf(block)-free-overhead) * blockBytes, Files: inodes - reservedInodes,
+		UsedFiles: inodes - freeInodes - reservedInodes,
+	}
 }

@@ -20,6 +20,9 @@ func (p *Pool) resize(ctx context.Context, v *volume.Volume, r *record) error {
 		return errors.New("its image is gone")
 	case v.SizeBytes == image.SizeBytes && r.FittedBytes == v.SizeBytes:
 		return nil
+	case v.SizeBytes == image.SizeBytes && p.fits(v):
+		r.FittedBytes = v.SizeBytes
+		return p.write(v.UID, *r)
 	case v.SizeBytes >= image.SizeBytes && ext4.CanGrowMounted():
 		err = p.grow(ctx, v, r)
 	default:
@@ -29,6 +32,15 @@ func (p *Pool) resize(ctx context.Context, v *volume.Volume, r *record) error {
 		return fmt.Errorf("resizing it to %d bytes: %w", v.SizeBytes, err)
 	}
 	return nil
+}
+
+// fits reports whether the file system is as large as the image. What begins as a snapshot usually is.
+func (p *Pool) fits(v *volume.Volume) bool {
+	if p.unattached(v.UID) != nil {
+		return false
+	}
+	fits, err := ext4.Fits(p.cfg.Images.Path(v.UID))
+	return err == nil && fits
 }
 
 // grow makes the image larger, then the file system in it, which is mounted meanwhile.

@@ -79,7 +79,9 @@ func configure(path string, backing *os.File) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("making %s of %s: %w", path, backing.Name(), err), device.Close())
 	}
 	keepAllocated(filepath.Base(path))
-	return device, nil
+	// Kernels may refuse to mount what is open for writing.
+	reader, err := os.Open(path)
+	return reader, errors.Join(err, device.Close())
 }
 
 // keepAllocated keeps a device from giving room of its file back when blocks are discarded or zeroed. Older kernels lack the second setting.
@@ -118,9 +120,9 @@ func find(path string) (*os.File, error) {
 			continue
 		}
 		name := strings.TrimPrefix(strings.TrimSuffix(at, "/loop/backing_file"), "/sys/block/")
-		device, err := os.OpenFile("/dev/"+name, os.O_RDWR, 0)
+		device, err := os.Open("/dev/" + name)
 		if err != nil {
-			continue // it went just now, or is another program's and read-only
+			continue // it went just now
 		}
 		status, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
 		if err == nil && status.Inode == stat.Ino && status.Device == stat.Dev {

@@ -22,7 +22,7 @@ const user = 1000
 
 // As does something in an attached volume as a user of the cluster's members, by the IDs that it has on the host. Files are reached with that
 // user's rights only, from the volume's root directory on: that is where members have it from.
-func As(t *testing.T, p volume.Pool, uid string, a volume.Attachment, id uint32, do func(root *os.Root) error) error {
+func As(t testing.TB, p volume.Pool, uid string, a volume.Attachment, id uint32, do func(root *os.Root) error) error {
 	t.Helper()
 	root, err := os.OpenRoot(p.Dir(uid, a.ClusterUID))
 	if err != nil {
