@@ -36,7 +36,7 @@ func adapterFiles(more map[string]string) map[string]string {
 
 func preparedHost(t *testing.T, files map[string]string, driver string) *pretended {
 	p := newPretended(t, adapterFiles(files))
-	for _, name := range slices.Concat(packages[VM], packages[Container]) {
+	for _, name := range slices.Concat(packages[VM], packages[Container], packages[Volume]) {
 		p.installed[name] = true
 	}
 	p.link(pci+"/driver", "../../../bus/pci/drivers/"+driver)

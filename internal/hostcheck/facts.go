@@ -43,6 +43,7 @@ var modules = []module{
 	{Name: "tun", Area: VM, Purpose: "machines' networks", Shown: "dev/net/tun", Status: Missing},
 	{Name: "vhost_net", Area: VM, Purpose: "machines' networks without QEMU in the way of each packet", Shown: "dev/vhost-net", Status: Warning},
 	{Name: "vhost_vsock", Area: VM, Purpose: "streams between machines and host", Shown: "dev/vhost-vsock", Status: Warning},
+	{Name: "xfs", Area: Volume, Purpose: "the pool of volumes, unless the state directory is on Btrfs", Lists: "proc/filesystems", Line: "xfs", Status: Warning, OnDemand: true},
 	{Name: "bridge", Area: Network, Purpose: "clusters' networks", Status: Missing, OnDemand: true},
 	{Name: "veth", Area: Network, Purpose: "containers' ports", Status: Missing, OnDemand: true},
 	{Name: "vxlan", Area: Network, Purpose: "clusters' networks across nodes", Status: Missing, OnDemand: true},
@@ -71,6 +72,8 @@ type Facts struct {
 	Modules      map[string]ModuleState
 	// Installed are those of the packages that Plan may install that are.
 	Installed map[string]bool
+	// Programs are those that volumes are made with, by whether they are installed.
+	Programs map[string]bool
 	// Versions are those of programs that are installed, "" where they don't report any.
 	Versions map[string]string
 	// Virtualization is "vmx", "svm", or "" for a processor with neither.
@@ -118,7 +121,7 @@ var versionText = regexp.MustCompile(`[0-9]+\.[0-9]+(\.[0-9]+)?`)
 // Look reads a host and changes nothing.
 func Look(ctx context.Context, h Host) Facts {
 	f := Facts{
-		Root: os.Geteuid() == 0, Kernel: h.text("proc/sys/kernel/osrelease"), Modules: map[string]ModuleState{}, Installed: map[string]bool{},
+		Root: os.Geteuid() == 0, Kernel: h.text("proc/sys/kernel/osrelease"), Modules: map[string]ModuleState{}, Installed: map[string]bool{}, Programs: map[string]bool{},
 		Versions: map[string]string{}, KVM: h.has("dev/kvm"), CgroupVersion: 1, UserNamespaces: -1, Kept: map[string]string{},
 	}
 	f.Debian = h.has("etc/debian_version") && h.has("usr/bin/apt-get")
@@ -149,6 +152,7 @@ func Look(ctx context.Context, h Host) Facts {
 			f.Versions[program] = versionText.FindString(said)
 		}
 	}
+	h.lookAtVolumePrograms(&f)
 	if f.Debian {
 		h.lookAtPackages(ctx, &f)
 	}
@@ -233,7 +237,7 @@ func listsModule(index, name string) bool {
 // lookAtPackages asks dpkg for those of the packages that are installed. It exits with 1 if it knows one of them not.
 func (h Host) lookAtPackages(ctx context.Context, f *Facts) {
 	args := []string{"-W", "-f", "${Package} ${db:Status-Status}\n"}
-	for _, area := range []Area{Container, VM, Builder} {
+	for _, area := range []Area{Container, VM, Builder, Volume} {
 		args = append(args, packages[area]...)
 	}
 	said, _ := h.Run(ctx, "dpkg-query", args...)

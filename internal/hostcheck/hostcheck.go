@@ -30,6 +30,7 @@ const (
 	VM        Area = "vm"
 	Network   Area = "network"
 	Builder   Area = "builder"
+	Volume    Area = "volume"
 )
 
 // Finding is one line of a check.
@@ -99,6 +100,7 @@ func Check(f Facts, w Word) []Finding {
 	all = append(all, networks(f)...)
 	all = append(all, adapters(f)...)
 	all = append(all, groups(w), rates(w), encryption(w))
+	all = append(all, volumes(f)...)
 	if w.Builder.OK {
 		return append(all, Finding{Area: Builder, Name: "programs", Status: OK, Detail: "environments can be built here"})
 	}

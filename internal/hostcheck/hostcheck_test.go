@@ -36,7 +36,7 @@ func newPretended(t *testing.T, files map[string]string) *pretended {
 		"lib/modules/6.1.0-56-amd64/modules.builtin": "kernel/fs/ext4/ext4.ko\n",
 		"lib/modules/6.1.0-56-amd64/modules.dep":     "",
 	}
-	for _, name := range []string{"overlay", "erofs", "tun", "vhost_net", "vhost-vsock", "bridge", "veth", "vxlan", "nf_tables", "kvm-intel"} {
+	for _, name := range []string{"overlay", "erofs", "tun", "vhost_net", "vhost-vsock", "bridge", "veth", "vxlan", "nf_tables", "kvm-intel", "xfs"} {
 		all["lib/modules/6.1.0-56-amd64/modules.dep"] += "kernel/drivers/" + name + ".ko.xz: kernel/other.ko.xz\n"
 	}
 	for path, text := range files {
@@ -131,7 +131,7 @@ func TestAHostIsPreparedAsShownAndOnce(t *testing.T) {
 	plan := Plan(f, everything)
 	want := []string{
 		"apt-get update -q",
-		"apt-get install -q -y --no-install-recommends crun erofs-utils libvirt-daemon libvirt-daemon-driver-qemu mmdebstrap nftables openmpi-bin openssh-client openssh-server qemu-system-x86 squashfs-tools",
+		"apt-get install -q -y --no-install-recommends crun e2fsprogs erofs-utils libvirt-daemon libvirt-daemon-driver-qemu mmdebstrap nftables openmpi-bin openssh-client openssh-server qemu-system-x86 squashfs-tools xfsprogs",
 		"modprobe tun", "modprobe vhost_net", "modprobe vhost_vsock", "modprobe kvm_intel",
 		"write /etc/modules-load.d/nearmetal.conf, so that they are loaded at boot:\n    # Written by nearmetal node prepare.\n    tun\n    vhost_net\n    vhost_vsock\n    kvm_intel",
 		"sysctl -w user.max_user_namespaces=10000", "sysctl -w vm.nr_hugepages=513",
@@ -191,7 +191,7 @@ func TestOnlyWhatIsNotInOrderIsChanged(t *testing.T) {
 		{"modules that the kernel loads by itself are left to it", map[string]string{"proc/sys/user/max_user_namespaces": "20000\n", "dev/loop-control": ""}, Wanted{}, nil},
 	} {
 		p := newPretended(t, tt.files)
-		for _, name := range packages[VM] {
+		for _, name := range slices.Concat(packages[VM], packages[Volume]) {
 			p.installed[name] = true
 		}
 		if diff := cmp.Diff(tt.plan, planned(Plan(Look(t.Context(), p.host()), tt.want))); diff != "" {
@@ -260,7 +260,7 @@ func TestAProblemInWordsIsTakenApart(t *testing.T) {
 }
 
 func TestFindingsNameWhatFixesThem(t *testing.T) {
-	p := newPretended(t, map[string]string{"sys/module/kvm_intel/parameters/nested": "N\n", "sys/fs/cgroup/cgroup.controllers": "cpu"})
+	p := newPretended(t, map[string]string{"sys/module/kvm_intel/parameters/nested": "N\n", "sys/fs/cgroup/cgroup.controllers": "cpu", "usr/sbin/resize2fs": ""})
 	f := Look(t.Context(), p.host())
 	f.Versions["qemu-system-x86_64"], f.Versions["libvirtd"] = "7.1.9", "10.0.0"
 	word := Word{
@@ -281,7 +281,9 @@ func TestFindingsNameWhatFixesThem(t *testing.T) {
 		"warning vm nesting | echo options kvm_intel nested=1 >/etc/modprobe.d/nearmetal.conf, then reboot",
 		"warning vm IOMMU | enable VT-d or AMD-Vi in the firmware, boot with intel_iommu=on", "warning vm huge pages | nearmetal node prepare --huge-pages SIZE",
 		"missing network nftables | apt-get install nftables", "ok network module bridge | ", "ok network module veth | ", "ok network module vxlan | ",
-		"ok network module nf_tables | ", "warning network security groups | use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning network WireGuard | modprobe wireguard, or boot a kernel that has it; then restart the agent", "warning builder programs | y",
+		"ok network module nf_tables | ", "warning network security groups | use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning network WireGuard | modprobe wireguard, or boot a kernel that has it; then restart the agent",
+		"warning volume mkfs.ext4 | apt-get install e2fsprogs", "ok volume resize2fs | ", "warning volume mkfs.xfs | apt-get install xfsprogs", "ok volume module xfs | ",
+		"warning builder programs | y",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("findings (-want +got):\n%s", diff)

@@ -19,6 +19,7 @@ var packages = map[Area][]string{
 	Container: {"crun", "nftables", "openssh-server", "openssh-client", "openmpi-bin"},
 	VM:        {"libvirt-daemon", "libvirt-daemon-driver-qemu", "qemu-system-x86", "nftables"},
 	Builder:   {"mmdebstrap", "erofs-utils", "squashfs-tools", "crun"},
+	Volume:    {"e2fsprogs", "xfsprogs"},
 }
 
 // Wanted is what a host is to be prepared for.
@@ -91,7 +92,11 @@ func (p *Prepared) left(format string, args ...any) {
 // install plans packages.
 func (p *Prepared) install(f Facts, w Wanted) {
 	var absent []string
-	for _, area := range w.For {
+	areas := slices.Clone(w.For)
+	if slices.Contains(areas, Container) || slices.Contains(areas, VM) {
+		areas = append(areas, Volume) // which members of either have
+	}
+	for _, area := range areas {
 		for _, name := range packages[area] {
 			if !f.Installed[name] && !slices.Contains(absent, name) {
 				absent = append(absent, name)

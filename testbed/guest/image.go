@@ -23,7 +23,7 @@ const CacheDir = "/var/cache/nearmetal/guest"
 
 // NodePackages are what a node needs, as in setup/packages.txt.
 func NodePackages() []string {
-	return []string{"crun", "runc", "openssh-server", "openssh-client", "openmpi-bin", "nftables"}
+	return []string{"crun", "runc", "openssh-server", "openssh-client", "openmpi-bin", "nftables", "e2fsprogs", "xfsprogs"}
 }
 
 // basePackages make the guest boot and run one command.
