@@ -70,6 +70,7 @@ func guards() []Mutant {
 		resizeGuards,
 		foreignGuards,
 		homeGuards,
+		volumeGuards,
 		consoleGuards,
 		shapeGuards,
 		hostCheckGuards,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -228,5 +229,55 @@ func TestAPoolSaysWhatItLacks(t *testing.T) {
 	}
 	if _, err := os.Stat(large); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("looking at it made %s: %v", large, err)
+	}
+}
+
+func TestASnapshotUnderLoadIsWhole(t *testing.T) {
+	needPrograms(t)
+	dir := t.TempDir()
+	p := newPool(t, dir)
+	v, a := made(), volumetest.Attachment(1)
+	if err := p.Apply(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	busy := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		busy <- volumetest.As(t, p, v.UID, a, 1000, func(root *os.Root) error {
+			content := bytes.Repeat([]byte("x"), 20000)
+			for i := 0; ctx.Err() == nil; i++ {
+				if i == 200 {
+					close(begun)
+				}
+				name := fmt.Sprint(i % 500)
+				if err := errors.Join(root.WriteFile(name+".new", content, 0o600), root.Rename(name+".new", name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}()
+	<-begun
+	for i := range 4 {
+		v.Snapshots = append(v.Snapshots, fmt.Sprint("snap-", i))
+		if err := p.Apply(t.Context(), v); err != nil {
+			t.Error(err)
+		}
+	}
+	cancel()
+	if err := <-busy; err != nil {
+		t.Errorf("the member that writes meanwhile: %v", err)
+	}
+	// A snapshot needs no recovery, so that it may be read as it is.
+	for _, snapshot := range v.Snapshots {
+		path := filepath.Join(dir, "images", v.UID, "snapshot-"+snapshot)
+		output, err := exec.Command("dumpe2fs", "-h", path).CombinedOutput()
+		if err != nil || bytes.Contains(output, []byte("needs_recovery")) {
+			t.Errorf("%s is of a file system in use: %v", snapshot, err)
+		}
+		if output, err := exec.Command("e2fsck", "-f", "-n", path).CombinedOutput(); err != nil && !bytes.Contains(output, []byte("orphan")) {
+			t.Errorf("%s is not whole: %v: %s", snapshot, err, output)
+		}
 	}
 }

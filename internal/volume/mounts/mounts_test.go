@@ -1,9 +1,15 @@
 package mounts
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestMountsAreReadFromTheKernelsList(t *testing.T) {
@@ -27,5 +33,41 @@ func TestOnlyMountsBelowAreReturned(t *testing.T) {
 	}
 	if all, err := Below("/pro"); err != nil || len(all) > 0 {
 		t.Errorf("got %+v, %v", all, err)
+	}
+}
+
+func TestAMappedMountGivesNoRights(t *testing.T) {
+	needs.Root(t, "makes mounts")
+	from, at := t.TempDir(), t.TempDir()
+	if err := unix.Mount("tmpfs", from, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(from, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, readOnly := range []bool{false, true} {
+		err := Map(from, at, api.IDRange{First: 2_000_000, Count: 65536}, readOnly)
+		if errors.Is(err, unix.EINVAL) {
+			needs.Hardware(t, "the kernel has no mapped mounts of tmpfs, which came with Linux 6.3")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var s unix.Statfs_t
+		err = unix.Statfs(at, &s)
+		if err != nil || s.Flags&unix.ST_NOSUID == 0 || s.Flags&unix.ST_NODEV == 0 || (s.Flags&unix.ST_RDONLY != 0) != readOnly {
+			t.Errorf("with read-only %v it has flags %#x, %v", readOnly, s.Flags, err)
+		}
+		if first, err := FirstOwner(from, at); err != nil || first != 2_000_000 {
+			t.Errorf("its range begins at %d, %v", first, err)
+		}
+		if all, err := Below(at); err != nil || len(all) != 1 || !all[0].Mapped || all[0].ReadOnly != readOnly {
+			t.Errorf("it is listed as %+v, %v", all, err)
+		}
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
