@@ -356,8 +356,15 @@ func (p *Pool) purge(ctx context.Context, uid string) error {
 	if err := p.removePlaces(uid); err != nil {
 		return err
 	}
-	if err := os.Remove(p.recordFile(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// With what a crash has left of writing it.
+	records, err := filepath.Glob(filepath.Join(p.dir(dirRecords), "."+uid+".new-*"))
+	if err != nil {
 		return err
+	}
+	for _, path := range append(records, p.recordFile(uid)) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	if err := durablefile.SyncDir(p.dir(dirRecords)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

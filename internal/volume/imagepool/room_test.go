@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -202,6 +203,50 @@ func TestOnlyRootEntersWhatIsNotAttached(t *testing.T) {
 		if err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has mode %v, %v; want %v", name, info.Mode(), err, want)
 		}
+	}
+}
+
+func TestWhatACrashLeftOfARecordIsPurged(t *testing.T) {
+	needPrograms(t)
+	dir := t.TempDir()
+	p := newPool(t, dir)
+	v := volumetest.Volume(1)
+	if err := p.Apply(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	for _, uid := range []string{"vol-1", "vol-11"} {
+		if err := os.WriteFile(filepath.Join(dir, "records", "."+uid+".new-123"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if all, err := p.Observe(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("there is %+v, %v", all, err)
+	}
+	if err := p.Purge(t.Context(), v.UID, 1); err != nil {
+		t.Fatal(err)
+	}
+	if files := filesIn(t, filepath.Join(dir, "records")); !slices.Equal(files, []string{".vol-11.new-123"}) {
+		t.Errorf("left: %q", files)
+	}
+}
+
+func TestAPoolIsNeverMadeOverAnother(t *testing.T) {
+	needPrograms(t)
+	dir := t.TempDir()
+	// Something that can't be mounted, such as a pool on a disk with faults.
+	broken := bytes.Repeat([]byte("what is left of a pool"), 1000)
+	if err := os.WriteFile(filepath.Join(dir, "pool.img"), broken, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := newPool(t, dir)
+	if d := p.Describe(t.Context()); d.Kind != "" || len(d.Problems) == 0 {
+		t.Errorf("it is %+v", d)
+	}
+	if err := p.Apply(t.Context(), volumetest.Volume(1)); err == nil {
+		t.Error("it made a volume")
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "pool.img")); err != nil || !bytes.Equal(data, broken) {
+		t.Errorf("the file was changed: %v", err)
 	}
 }
 

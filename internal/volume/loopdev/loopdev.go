@@ -38,13 +38,9 @@ func Open(path string) (*os.File, error) {
 		return nil, err
 	}
 	defer backing.Close()
-	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		_ = exec.Command("modprobe", "loop").Run()
-		control, err = os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
-	}
+	control, err := openControl()
 	if err != nil {
-		return nil, fmt.Errorf("there are no loop devices; run: modprobe loop (%w)", err)
+		return nil, err
 	}
 	defer control.Close()
 	for range 100 {
@@ -59,6 +55,29 @@ func Open(path string) (*os.File, error) {
 		// Another program took it first.
 	}
 	return nil, errors.New("other programs took every free loop device")
+}
+
+// openControl opens what hands devices out, and loads the module that has it.
+func openControl() (*os.File, error) {
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		_ = exec.Command("modprobe", "loop").Run()
+		control, err = os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("there are no loop devices; run: modprobe loop (%w)", err)
+	}
+	return control, nil
+}
+
+// Problems are why this host has no loop devices.
+func Problems() []string {
+	control, err := openControl()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	_ = control.Close()
+	return nil
 }
 
 // configure makes a free device that of a file, past the host's page cache where its file system can do that.

@@ -38,9 +38,10 @@ const noCopyOnWrite = 0x00800000
 
 func (s *Store) poolFile() string { return filepath.Join(s.cfg.Dir, "pool.img") }
 
+// hasPoolFile reports whether the file is there. One that can't be looked at is there, too: it must not be made anew.
 func (s *Store) hasPoolFile() bool {
-	_, err := os.Stat(s.poolFile())
-	return err == nil
+	_, err := os.Lstat(s.poolFile())
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // kind returns the kind of pool that the directory has or would have.
@@ -161,7 +162,11 @@ func (s *Store) makePoolFile() error {
 	}
 	failpoint.Hit("reflink.after-pool-format")
 	if err = errors.Join(err, file.Sync(), file.Close()); err == nil {
-		err = durablefile.Rename(draft, s.poolFile())
+		// It replaces nothing: what was there would be every volume of this node.
+		err = unix.Renameat2(unix.AT_FDCWD, draft, unix.AT_FDCWD, s.poolFile(), unix.RENAME_NOREPLACE)
+	}
+	if err == nil {
+		err = durablefile.SyncDir(s.cfg.Dir)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("making %s: %w", s.poolFile(), full(err)), os.Remove(draft))
@@ -216,10 +221,12 @@ func (s *Store) Describe(context.Context) api.VolumePool {
 	if err != nil {
 		return api.VolumePool{Problems: []string{err.Error()}}
 	}
+	problems := loopdev.Problems()
 	if kind == kindLoop {
-		if problems := s.loopProblems(); len(problems) > 0 {
-			return api.VolumePool{Problems: problems}
-		}
+		problems = append(problems, s.loopProblems()...)
+	}
+	if len(problems) > 0 {
+		return api.VolumePool{Problems: problems}
 	}
 	there, err := s.open(false)
 	if err != nil {
