@@ -64,15 +64,6 @@ func (n *normalizer) home(h api.ClusterHome) api.ClusterHome {
 	return h
 }
 
-func (n *normalizer) volumeSize(path string, size api.Bytes) {
-	switch {
-	case size < api.MinVolumeBytes:
-		n.add(path, size.String(), "%s is too small; give at least %s", size, api.Bytes(api.MinVolumeBytes))
-	case size > api.MaxVolumeBytes:
-		n.add(path, size.String(), "%s is too large; the limit is %s", size, api.Bytes(api.MaxVolumeBytes))
-	}
-}
-
 // volumes checks the volumes that members have attached, and fills in their paths.
 func (n *normalizer) volumes(req api.ClusterRequest) []api.VolumeAttachment {
 	if len(req.Volumes) > api.MaxVolumeClaims {
