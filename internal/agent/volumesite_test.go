@@ -8,7 +8,6 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
-	"github.com/nearmetal/nearmetal/internal/state"
 	volumefake "github.com/nearmetal/nearmetal/internal/volume/fake"
 )
 
