@@ -153,7 +153,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 			if opts.NodeCores < 0 {
 				return usage("--node-cores is %d; give the number of core slots per node, or 0 to divide the machine's", opts.NodeCores)
 			}
-			if err := firstError(checkListen(opts.Listen), checkFloating(opts.Floating), checkLog(opts.Log)); err != nil {
+			if err := firstError(checkListen(opts.Listen), checkFloating(opts.Floating), readPoolSize(&config.Agent{}, opts.VolumePool), checkLog(opts.Log)); err != nil {
 				return err
 			}
 			return call(cmd.Context(), "dev", a.Commands.Dev, opts)
@@ -163,6 +163,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.Listen, "listen", config.Listen, "HOST:PORT of the HTTPS API")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 1, "number of node agents")
 	cmd.Flags().IntVar(&opts.NodeCores, "node-cores", 0, "core slots per node (0: the machine's cores divided among the nodes)")
+	cmd.Flags().StringVar(&opts.VolumePool, "volume-pool-size", "", "size of the file that holds volumes on each node, like 20GiB, or off (default: a tenth of the disk, at most 64GiB)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
 	vlanFlag(cmd, &opts.VLANPool)

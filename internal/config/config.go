@@ -54,6 +54,8 @@ type Dev struct {
 	NodeCores int
 	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
 	BuildSources string
+	// VolumePool is --volume-pool-size of each agent; empty: its default.
+	VolumePool string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
 	NetworkPool string
 	// VLANPool is the VLAN IDs that networks can have, FIRST-LAST, for members on nodes that have a trunk; empty: none.

@@ -245,6 +245,9 @@ func (p agentProcess) run(ctx context.Context) error {
 	if p.share.diskBytes > 0 {
 		args = append(args, "--disk", fmt.Sprint(p.share.diskBytes))
 	}
+	if p.opts.VolumePool != "" {
+		args = append(args, "--volume-pool-size", p.opts.VolumePool)
+	}
 	if p.share.shared {
 		args = append(args, "--shared-cpus")
 	}

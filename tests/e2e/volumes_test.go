@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
+)
+
+// outputOf is what a command on a cluster printed, without what Open MPI says of the host.
+func (s *site) outputOf(cluster, line string) string {
+	s.t.Helper()
+	return strings.TrimSpace(openMPIWarning.ReplaceAllString(s.must("run", cluster, "--", "sh", "-c", line), ""))
+}
+
+func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
+	program(t, ordinary)
+	needs.Program(t, "mkfs.xfs")
+	needs.Program(t, "mkfs.ext4")
+	nothingLeft(t)
+	s := startSite(t, 1, "--volume-pool-size", "1GiB")
+
+	s.must("volume", "create", "data", "--size", "128MiB", "--timeout", "1m")
+	s.must("cluster", "create", "c1", "--size", "2", "--memory", "256MiB", "--volume", "data", "--home", "user:128MiB")
+	var first api.Cluster
+	s.mustJSON(&first, "cluster", "show", "c1")
+	if out := s.must("cluster", "show", "c1"); !strings.Contains(out, "data (/volumes/data)") || !strings.Contains(out, "the user's, which is kept") {
+		t.Errorf("cluster show names neither volume nor home:\n%s", out)
+	}
+	s.outputOf("c1", "echo first > /volumes/data/file && chmod 600 /volumes/data/file && echo kept > ~/file")
+	if got := s.outputOf("c1", "head -c 200M /dev/zero 2>&1 > /volumes/data/big; rm /volumes/data/big"); !strings.Contains(got, "No space left") {
+		t.Errorf("200 MiB in a volume of 128 MiB: %q, want no space left", got)
+	}
+	if a := s.cli("cluster", "create", "c2", "--memory", "256MiB", "--volume", "data"); a.code != exitConflict || !strings.Contains(a.err, "c1") {
+		t.Errorf("a second writer: exit code %d, want %d and the first one's name: %s", a.code, exitConflict, a.err)
+	}
+	if a := s.cli("volume", "delete", "data"); a.code != exitConflict {
+		t.Errorf("deleting a volume in use: exit code %d, want %d: %s", a.code, exitConflict, a.err)
+	}
+	s.must("volume", "snapshot", "create", "data@before")
+
+	// The members outlive a crash of everything else, and keep their volumes.
+	s.kill()
+	s.start()
+	s.waitForNodes(1)
+	s.eventually(time.Minute, "the cluster to be ready again", func() bool {
+		var c api.Cluster
+		s.mustJSON(&c, "cluster", "show", "c1")
+		return c.Status.Phase == api.ClusterReady
+	})
+	if got := s.outputOf("c1", "echo second > /volumes/data/file; cat ~/file"); got != "kept" {
+		t.Errorf("after the crash the home's file holds %q, want what was written", got)
+	}
+	s.must("cluster", "delete", "c1") // without a question: nothing is lost
+
+	s.must("cluster", "create", "other", "--memory", "256MiB")
+	s.must("cluster", "create", "c2", "--memory", "256MiB", "--volume", "data:/srv/data:ro", "--home", "user")
+	if got := s.outputOf("c2", "cat /srv/data/file ~/file; stat -c %U:%a /srv/data/file; touch /srv/data/new 2>&1 || true"); !strings.HasPrefix(got, "second\nkept\nhpc:600\n") ||
+		!strings.Contains(got, "Read-only file system") {
+		t.Errorf("another cluster finds %q, want the files of the first, and none to write", got)
+	}
+	s.must("cluster", "delete", "other")
+	s.must("cluster", "delete", "c2")
+
+	s.must("volume", "restore", "data@before")
+	s.must("cluster", "create", "c3", "--memory", "256MiB", "--volume", "data", "--home", "none")
+	if got := s.outputOf("c3", "cat /volumes/data/file; ls -A /home/*"); got != "first" {
+		t.Errorf("after the snapshot was restored, and without a home: %q, want the file as it was, and an empty home", got)
+	}
+	s.must("cluster", "delete", "c3")
+
+	var volumes []api.VolumeStatus
+	s.mustJSON(&volumes, "volume", "list")
+	for _, v := range volumes {
+		s.must("volume", "delete", v.Name, "--now", "--yes")
+	}
+	if len(volumes) != 2 {
+		t.Errorf("there were %d volumes, want data and the user's home", len(volumes))
+	}
+	s.eventually(time.Minute, "the volumes to be gone", func() bool {
+		s.mustJSON(&volumes, "volume", "list")
+		return len(volumes) == 0
+	})
+}
