@@ -47,3 +47,26 @@ func TestAClusterThatWasNeverPlacedHasAnEmptyHome(t *testing.T) {
 		t.Errorf("the home is %+v, %v; want none", got, err)
 	}
 }
+
+func TestAHomeThatIsKeptIsNotCounted(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 4)
+	for name, req := range map[string]api.ClusterRequest{
+		"user": {Home: api.ClusterHome{Kind: api.HomeOfUser}}, "volume": {Volumes: []api.VolumeAttachment{{Name: "mine", Path: "/home"}}},
+	} {
+		req.Name = name
+		if name == "volume" {
+			if _, err := s.LocalClient().CreateVolume(t.Context(), api.VolumeRequest{Name: "mine", Size: 1 << 30}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.LocalClient().CreateCluster(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		s.Place(name)
+		s.Homes.Set(api.HomeUsage{Files: 3}, nil)
+		if got, err := s.Client().ClusterHome(t.Context(), name); err != nil || !got.Empty() {
+			t.Errorf("home %q: got %+v, %v; want nothing that is lost with the cluster", name, got, err)
+		}
+	}
+}

@@ -28,6 +28,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards,
+		attachGuards,
 		securityGroupGuards,
 		floatingGuards,
 		limitGuards,

@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestAStateFollowsFromWhatIsOnTheHost(t *testing.T) {
@@ -271,6 +273,44 @@ func TestVolumesAreMountedWhereAnEnvironmentHasRoomForThem(t *testing.T) {
 		}
 		if own := len(got.Dirs) == 1 && got.Dirs[0].Path == "/srv"; own != (path == "/srv/a/b") {
 			t.Errorf("a volume at %s: the member's own directories are %+v", path, got.Dirs)
+		}
+	}
+}
+
+func TestVolumesAreBoundAsTheyAreAttached(t *testing.T) {
+	m := driver.Member{
+		Assignment: api.Assignment{CPUs: []int{0}, NUMANodes: []int{0}, Memory: []api.MemoryClaim{{Bytes: 1 << 30}}, UserIDs: api.IDRange{First: 1_065_536, Count: 65536}},
+		ControlDir: "/state/control/m", Mounts: []driver.Mount{{Source: "/media/volumes/m/0", Path: "/volumes/a"}, {Source: "/media/volumes/m/1", Path: "/volumes/b", ReadOnly: true}},
+	}
+	var got []string
+	for _, mount := range mounts(specInput{member: m}) {
+		if strings.HasPrefix(mount.Destination, "/volumes/") || mount.Destination == "/home" {
+			got = append(got, mount.Type+" "+mount.Source+" "+mount.Destination+" "+strings.Join(mount.Options, ","))
+		}
+	}
+	want := []string{
+		"tmpfs tmpfs /home nosuid,nodev,mode=755,size=536870912,tmpcopyup",
+		"bind /media/volumes/m/0 /volumes/a bind,nosuid,nodev", "bind /media/volumes/m/1 /volumes/b bind,nosuid,nodev,ro",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mounts: want (-), got (+):\n%s", diff)
+	}
+}
+
+func TestWhatTheRuntimeSeesOfAReadOnlyVolumeIsReadOnly(t *testing.T) {
+	needs.Root(t, "clones mounts")
+	for _, readOnly := range []bool{false, true} {
+		tree, err := openVolume(t.TempDir(), readOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		var file unix.Statfs_t
+		if err := unix.Fstatfs(int(tree.Fd()), &file); err != nil {
+			t.Fatal(err)
+		}
+		if got := file.Flags&unix.ST_RDONLY != 0; got != readOnly || file.Flags&unix.ST_NOSUID == 0 || file.Flags&unix.ST_NODEV == 0 {
+			t.Errorf("read-only %t: the mount has the flags %#x", readOnly, file.Flags)
 		}
 	}
 }
