@@ -34,7 +34,9 @@ func TestMembersGoWhereTheirVolumesLie(t *testing.T) {
 	}{
 		"more members than its node holds": {5, data, true, `volume "data" lies on node n2, and other nodes can't reach it yet`},
 		"volumes on two nodes": {
-			1, api.VolumePlace{Volume: "data", Node: "n2", Other: "results", OtherNode: "n3"}, true,
+			1,
+			api.VolumePlace{Volume: "data", Node: "n2", Other: "results", OtherNode: "n3"},
+			true,
 			`volume "data" lies on node n2 and volume "results" on node n3, and no node can reach both yet`,
 		},
 		"a volume without a node":             {1, api.VolumePlace{Unplaced: "data", Why: "has no node yet"}, false, `volume "data" has no node yet`},
