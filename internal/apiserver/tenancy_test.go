@@ -48,7 +48,7 @@ var matrix = map[string]apiserver.Access{
 	"DELETE /v1/volumes/{name}": "change", "POST /v1/volumes/{name}/undelete": "change", "GET /v1/volumes/{name}/snapshots": "read",
 	"POST /v1/volumes/{name}/snapshots": "change", "DELETE /v1/volumes/{name}/snapshots/{snapshot}": "change",
 	"POST /v1/volumes/{name}/snapshots/{snapshot}/restore": "change",
-	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
+	"GET /v1/security-groups":                              "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
 	"POST /v1/security-groups/{name}/rules": "change", "POST /v1/networks/{name}/records": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",
 	"POST /v1/nodes/{name}/drain": "administer", "POST /v1/nodes/{name}/undrain": "administer", "POST /v1/nodes/{name}/trust": "administer", "POST /v1/nodes/{name}/untrust": "administer", "DELETE /v1/nodes/{name}": "administer",

@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // agent is one run of a node's agent: a memory that is lost with it. It plans with internal/lifecycle as the real one does, and speaks to the
@@ -48,6 +49,8 @@ type agent struct {
 	// wantedBuilds are those the leader wants, builds those that go on, by run.
 	wantedBuilds []api.Build
 	builds       map[string]*buildRun
+	// volumes are those that the leader wants.
+	volumes []volume.Volume
 }
 
 // memberMemory is what an agent remembers of one member.
@@ -305,6 +308,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			a.desired[m.Assignment.ID] = w
 		}
 	}
+	a.obeyVolumes(d.Volumes)
 	a.reconsider()
 	for _, j := range d.Jobs {
 		a.jobs[j.RunID()] = j
@@ -587,6 +591,7 @@ func (a *agent) report() {
 		}
 	}
 	told.Jobs, told.Builds = a.jobsObserved(), a.buildsObserved()
+	a.volumesObserved(&told)
 	if a.said != nil && reflect.DeepEqual(a.truth, told) {
 		return
 	}

@@ -67,6 +67,7 @@ func (w *world) checkRest() {
 			w.fail("rest", "build %s is still %s (%s)", b.ID, b.Phase, b.Message)
 		}
 	}
+	w.checkVolumesAtRest(s)
 	w.checkMachinesAtRest()
 }
 

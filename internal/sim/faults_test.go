@@ -249,7 +249,9 @@ func (w *world) deleteAll() {
 
 // nothingHeld reports whether every cluster is gone, and everything it had.
 func (w *world) nothingHeld() (nothing bool) {
-	w.read(func(m *mirror) { nothing = len(m.clusters)+len(m.chunks)+len(m.quarantines)+len(m.networks) == 0 })
+	w.read(func(m *mirror) {
+		nothing = len(m.clusters)+len(m.chunks)+len(m.quarantines)+len(m.networks)+len(m.volumes) == 0
+	})
 	for _, n := range w.nodes {
 		nothing = nothing && len(n.host)+len(n.networks) == 0
 	}

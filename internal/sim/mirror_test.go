@@ -70,6 +70,9 @@ type mirror struct {
 	used     map[string]api.Quota // by project, when it was last checked
 	// addresses are the floating ones.
 	addresses addresses
+	// volumes are the records of volumes, gone the UIDs of those that were forgotten.
+	volumes map[string]*api.VolumeRecord
+	gone    map[string]bool
 }
 
 // onNode is what a cluster has on a node.
@@ -86,7 +89,7 @@ func newMirror(w *world) *mirror {
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
 		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, saved: map[string]bool{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
-		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(),
+		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(), volumes: map[string]*api.VolumeRecord{}, gone: map[string]bool{},
 	}
 }
 
@@ -214,6 +217,8 @@ func (m *mirror) put(op store.Op) {
 		m.putBuild(rest, op)
 	case prefixControl:
 		m.putControl(rest, op)
+	case prefixVolumeRecord:
+		m.putVolume(rest, op)
 	case prefixImage:
 		m.putImage(rest, op)
 	case prefixMachineRecord:

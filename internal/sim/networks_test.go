@@ -48,7 +48,7 @@ func (w *world) endNetworks() {
 			return
 		}
 	}
-	if !w.endGuards(s) {
+	if !w.endVolumes(s) || !w.endGuards(s) {
 		w.after(time.Second, w.endNetworks)
 	}
 }

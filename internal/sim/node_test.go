@@ -17,6 +17,8 @@ type node struct {
 	// boots counts starts of the machine: what a driver did before the last is over.
 	boots int
 	host  map[string]*hostMember
+	// pool keeps its volumes.
+	pool *pool
 	// networks are in force in its kernel, by network index; applied is the state that they come from.
 	networks map[int]nodeNetwork
 	applied  lifecycle.Epoch
@@ -95,7 +97,7 @@ type nodeNetwork struct {
 }
 
 func newNode(w *world, record api.NodeRecord) *node {
-	return &node{w: w, record: record, up: true, host: map[string]*hostMember{}}
+	return &node{w: w, record: record, up: true, host: map[string]*hostMember{}, pool: newPool()}
 }
 
 func (n *node) startAgent() {
@@ -163,6 +165,7 @@ func (n *node) loseMemory() {
 // loseDisk is what a machine loses besides when it is installed anew.
 func (n *node) loseDisk() {
 	clear(n.host)
+	n.pool = newPool()
 	n.term, n.newest = 0, lifecycle.Epoch{}
 	n.w.touched()
 }

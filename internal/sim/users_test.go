@@ -98,6 +98,7 @@ func (w *world) makeProjects() {
 	}
 	w.makeNetworks(repo)
 	w.makeGuards(repo)
+	w.scheduleVolumes()
 }
 
 // drawLife draws all of it first and then drops what must not happen.

@@ -287,6 +287,7 @@ func (w *world) makeNodes() {
 		record.Capacity.Devices = devices
 		w.fabric.attach(&record)
 		w.addAdapters(&record)
+		w.addPool(&record)
 		w.nodes = append(w.nodes, newNode(w, record))
 	}
 }

@@ -172,11 +172,11 @@ func (s *Situation) planDeleted(v *Volume) ([]Operation, time.Time) {
 	if at := v.Intent.PurgeAt; at != nil && s.Now.Before(*at) {
 		return nil, *at
 	}
+	if v.Record == nil { // nor will there be anything that a clone could begin as
+		return []Operation{Forget{}}, time.Time{}
+	}
 	if s.Claimed[v.UID()] || s.clonesOf(v.UID()) != nil || s.attached(v) {
 		return nil, time.Time{}
-	}
-	if v.Record == nil {
-		return []Operation{Forget{}}, time.Time{}
 	}
 	return []Operation{Purge{}}, time.Time{}
 }

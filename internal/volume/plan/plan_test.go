@@ -154,15 +154,16 @@ func TestVolumesArePlannedFromTheSituation(t *testing.T) {
 		"the origin of a second clone to be made is not purged": {
 			[]Volume{wanted("c", 4, cloneOf("o", "s"), on("n1", made)), wanted("d", 40, cloneOf("o", "s")), wanted("o", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20)), nil, "o", nil, 0,
 		},
-		"a deleted volume without a node is forgotten":    {[]Volume{wanted("a", 4, deleted(0))}, nil, nil, "a", []Operation{Forget{}}, 0},
-		"a deleted volume without a node is kept as well": {[]Volume{wanted("a", 4, deleted(time.Hour))}, nodesOf(node("n1", 20)), nil, "a", nil, time.Hour},
-		"a volume of which nothing is left is forgotten":  {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, purgedOn("a"))), nil, "a", []Operation{Forget{}}, 0},
-		"a volume of which something is left is not":      {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, purgedOn("a"), finds("a", 4, incomplete))), nil, "a", nil, 0},
-		"a node that is silent proves nothing":            {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent, purgedOn("a"))), nil, "a", nil, 0},
-		"that a node does not name a volume is no proof":  {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20)), nil, "a", nil, 0},
-		"another node proves nothing":                     {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20), node("n2", 20, purgedOn("a"))), nil, "a", nil, 0},
-		"a purge ends with its node":                      {[]Volume{wanted("a", 4, deleted(0), on("n9", purging))}, nodesOf(node("n1", 20)), nil, "a", []Operation{Forget{}}, 0},
-		"an undeleted volume stays":                       {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", nil, 0},
+		"a deleted volume without a node is forgotten beside a clone of it": {[]Volume{wanted("a", 4, deleted(0)), wanted("c", 4, cloneOf("a", "s"))}, nil, nil, "a", []Operation{Forget{}}, 0},
+		"a deleted volume without a node is forgotten":                      {[]Volume{wanted("a", 4, deleted(0))}, nil, nil, "a", []Operation{Forget{}}, 0},
+		"a deleted volume without a node is kept as well":                   {[]Volume{wanted("a", 4, deleted(time.Hour))}, nodesOf(node("n1", 20)), nil, "a", nil, time.Hour},
+		"a volume of which nothing is left is forgotten":                    {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, purgedOn("a"))), nil, "a", []Operation{Forget{}}, 0},
+		"a volume of which something is left is not":                        {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, purgedOn("a"), finds("a", 4, incomplete))), nil, "a", nil, 0},
+		"a node that is silent proves nothing":                              {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent, purgedOn("a"))), nil, "a", nil, 0},
+		"that a node does not name a volume is no proof":                    {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20)), nil, "a", nil, 0},
+		"another node proves nothing":                                       {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20), node("n2", 20, purgedOn("a"))), nil, "a", nil, 0},
+		"a purge ends with its node":                                        {[]Volume{wanted("a", 4, deleted(0), on("n9", purging))}, nodesOf(node("n1", 20)), nil, "a", []Operation{Forget{}}, 0},
+		"an undeleted volume stays":                                         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", nil, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := Situation{Volumes: test.volumes, Nodes: test.nodes, Claimed: map[string]bool{}, Now: now}

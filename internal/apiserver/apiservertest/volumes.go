@@ -1,0 +1,30 @@
+package apiservertest
+
+import (
+	"context"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/volume"
+)
+
+// AddPool adds a node of one core with so many bytes for volumes.
+func (s *Site) AddPool(name string, bytes int64) {
+	s.t.Helper()
+	s.addNode(api.NodeRecord{
+		Name: name, Underlay: "198.18.0.1", AgentVersion: "test", FirstSeenAt: s.now().UTC(), VolumePool: &api.VolumePool{Kind: "xfs", CapacityBytes: bytes},
+	}, 1)
+}
+
+// PlaceVolume writes the record of a volume of a project that has none, and lets its node report it, whole, as holding so many bytes.
+func (s *Site) PlaceVolume(full, node string, used int64, snapshots ...volume.SnapshotState) {
+	s.t.Helper()
+	v := s.Cache.View().VolumeNamed(full)
+	if v == nil {
+		s.t.Fatalf("volume %s is not stored", full)
+	}
+	rec := api.VolumeRecord{UID: v.UID(), Name: v.Name(), Node: node, SizeBytes: v.Intent.SizeBytes, Generation: 1, Made: true}
+	revision, err := s.Leader.CommitVolume(context.Background(), v, rec)
+	must(s.t, err)
+	s.reach(revision)
+	s.Live.SetVolumes(node, volume.State{UID: v.UID(), Ready: true, SizeBytes: v.Intent.SizeBytes, UsedBytes: used, UsedFiles: 3, Snapshots: snapshots})
+}
