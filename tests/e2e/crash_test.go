@@ -27,6 +27,7 @@ var ofRequests = []string{
 	"state.after-intent", "state.after-intent-change", "state.after-job", "state.after-delete-request", "state.after-network-intent", "state.after-network-records", "state.after-network-delete-request",
 	"state.after-security-group", "state.after-security-group-change", "state.after-security-group-delete",
 	"state.after-address", "state.after-address-change", "state.after-address-release",
+	"state.after-volume-intent", "state.after-volume-change", "state.after-volume-delete-request", "state.after-volume-undelete",
 }
 
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
@@ -138,6 +139,11 @@ var acts = map[string][]string{
 	"assign":      {"state.after-address-change", "node.after-floating"},
 	"unassign":    {"state.after-address-change", "node.after-floating-off", "node.after-connections"},
 	"release":     {"state.after-address-release"},
+	"volume":      {"state.after-volume-intent"},
+	"volume set":  {"state.after-volume-change"},
+	"volume end":  {"state.after-volume-delete-request"},
+	"volume back": {"state.after-volume-undelete"},
+	"purge":       {"state.after-volume-delete-request", "state.before-volume-forgotten", "state.after-volume-forgotten"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
 	"records":     {"state.after-network-records"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
@@ -220,6 +226,7 @@ func (l life) live() {
 		}
 	})
 	l.float()
+	l.keep()
 	c := l.waitMembers(l.cluster, first(4, l.cluster))
 	l.checkUsable(c)
 	l.checkSound()
@@ -260,6 +267,23 @@ func (l life) float() {
 		l.wantNoSSH("at the address that leads nowhere", addresses[0]+":22")
 	})
 	l.act("release", func() { l.retry(append([]string{"address", "release"}, addresses...)...) })
+}
+
+// keep makes a volume, and deletes it twice: it comes back the first time.
+func (l life) keep() {
+	l.t.Helper()
+	name := "data-" + l.cluster
+	l.act("volume", func() { l.retry("volume", "create", name, "--size", "64MiB", "--no-wait") })
+	l.act("volume set", func() { l.retry("volume", "resize", name, "--size", "128MiB", "--no-wait") })
+	l.act("volume end", func() { l.retry("volume", "delete", name) })
+	l.act("volume back", func() { l.retry("volume", "undelete", name) })
+	l.act("purge", func() {
+		l.retry("volume", "delete", name, "--now", "--yes", "--no-wait")
+		l.eventually(time.Minute, "volume "+name, func() bool {
+			_, err := l.api().Volume(l.t.Context(), name)
+			return client.HasCode(err, "volume_not_found")
+		})
+	})
 }
 
 // waitNetwork waits until a network is as wanted, also while the server is away.

@@ -29,7 +29,7 @@ func guards() []Mutant {
 		routeGuards,
 		mtuGuards,
 		attachGuards,
-		securityGroupGuards,
+		securityGroupGuards, volumeRecordGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,
