@@ -260,7 +260,7 @@ refused.`,
 		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
 			return err
 		}
-		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "members", "clusters", "device"} {
+		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "storage", "members", "clusters", "addresses", "device"} {
 			if cmd.Flags().Changed(name) {
 				return nil
 			}

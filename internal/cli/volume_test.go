@@ -166,6 +166,18 @@ func TestAVolumeIsWipedWithoutAQuestionOnlyIfItIsKnownToBeEmpty(t *testing.T) {
 	}
 }
 
+func TestAProjectsQuotaBoundsItsStorage(t *testing.T) {
+	f := newFake(t)
+	lab := api.ProjectStatus{Project: api.Project{Name: "lab", Quota: api.Quota{Storage: 10 << 40}}, Used: api.Quota{Storage: 3 << 30}}
+	f.fixed("PATCH /v1/projects/lab", lab)
+	f.fixed("GET /v1/projects/lab", lab)
+	has(t, f.shell().run(t, "project", "set", "lab", "--storage", "10TiB"), 0, "Storage:   3GiB of 10TiB\n")
+	has(t, f.shell().run(t, "project", "set", "lab", "--addresses", "3"), 0, "lab")
+	has(t, f.shell().run(t, "project", "show", "lab"), 0, "Storage:   3GiB of 10TiB\n")
+	has(t, f.shell().run(t, "project", "set", "lab", "--storage", "much"), cli.ExitUsage, "--storage")
+	f.expect(`PATCH /v1/projects/lab {"quota":{"storage":"10TiB"}}`, `PATCH /v1/projects/lab {"quota":{"addresses":3}}`, "GET /v1/projects/lab")
+}
+
 func TestANodeShowsItsRoomForVolumes(t *testing.T) {
 	f := newFake(t)
 	agent := api.AgentPart{FirstSeenAt: t0, VolumePool: &api.VolumePool{Kind: "xfs", CapacityBytes: 100 << 30, HeldBytes: 3 << 30}, VolumeBytes: 10 << 30}

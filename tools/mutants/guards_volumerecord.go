@@ -26,8 +26,8 @@ var volumeRecordGuards = []Mutant{
 	{
 		Guard:   "two volumes of a project do not exceed its quota together",
 		File:    "internal/state/volumes.go",
-		Find:    "return []store.Cond{{Key: key, Revision: mark.Revision}}, []store.Op{put(key, volumeProject{Newest: v.Name})}",
-		Replace: "return nil, []store.Op{put(key, volumeProject{Newest: v.Name})}",
+		Find:    "\treturn []store.Cond{{Key: key, Revision: mark.Revision}}, []store.Op{put(key, volumeProject{Newest: v.Name})}",
+		Replace: "\t_ = mark\n\treturn nil, []store.Op{put(key, volumeProject{Newest: v.Name})}",
 		Test:    "./internal/state TestTwoVolumesOfOneProjectDoNotPassTheQuotaTogether",
 	},
 	{

@@ -103,6 +103,9 @@ func (s *Situation) deleted(v *Volume) string {
 	if at != nil && s.Now.Before(*at) {
 		return fmt.Sprintf("purged at %s; until then, 'nearmetal volume undelete %s' brings it back", at.UTC().Format(time.RFC3339), ownName(v.Intent.Name))
 	}
+	if v.Record == nil {
+		return "purged now"
+	}
 	if s.Claimed[v.UID()] || s.attached(v) {
 		return "purged once no member has it attached"
 	}
