@@ -26,8 +26,8 @@ func Volumes(view *state.View, heard HeardVolumes, now time.Time) volumeplan.Sit
 		one.Volumes, one.Purged, one.Heard = heard.Volumes(n.Name)
 		s.Nodes = append(s.Nodes, one)
 	}
-	// All assignments are looked through only when some volume is to go.
-	if slices.ContainsFunc(view.Volumes, func(v *state.Volume) bool { return v.Intent.DeleteRequestedAt != nil }) {
+	// All assignments are looked through only when some volume is to go now.
+	if slices.ContainsFunc(view.Volumes, func(v *state.Volume) bool { return v.Intent.PurgeAt != nil && !now.Before(*v.Intent.PurgeAt) }) {
 		s.Claimed = map[string]bool{}
 		for _, claim := range view.VolumeClaims() {
 			s.Claimed[claim.UID] = true
