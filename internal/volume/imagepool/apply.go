@@ -142,7 +142,7 @@ func (p *Pool) detach(ctx context.Context, uid string, wanted []volume.Attachmen
 			continue
 		}
 		for range all {
-			if err := unmount(p.Dir(uid, cluster)); err != nil {
+			if err := unmount(ctx, p.Dir(uid, cluster)); err != nil {
 				return err
 			}
 		}
@@ -182,7 +182,7 @@ func (p *Pool) release(ctx context.Context, uid string) error {
 		return err
 	}
 	for range all {
-		if err := unmount(p.root(uid)); err != nil {
+		if err := unmount(ctx, p.root(uid)); err != nil {
 			return err
 		}
 	}

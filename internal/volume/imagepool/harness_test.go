@@ -131,7 +131,7 @@ func onFileSystem(t testing.TB, kind string, bytes int64, mkfs ...string) string
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(at, 0); err != nil {
+		if err := mounts.Unmount(context.Background(), at); err != nil {
 			t.Error(err)
 		}
 	})

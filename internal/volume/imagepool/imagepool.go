@@ -253,7 +253,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		err = errors.Join(err, ext4.Thaw(m.Path))
 	}
 	for _, m := range append(clusters, roots...) {
-		err = errors.Join(err, unmount(m.Path))
+		err = errors.Join(err, unmount(ctx, m.Path))
 	}
 	if err != nil {
 		return err
@@ -268,11 +268,11 @@ func (p *Pool) Close(ctx context.Context) error {
 }
 
 // unmount takes one mount away, and the directory that it was at.
-func unmount(path string) error {
-	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: something on this host has files in %s open", volume.ErrInUse, path)
-	} else if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: nothing is mounted there
-		return fmt.Errorf("unmounting %s: %w", path, err)
+func unmount(ctx context.Context, path string) error {
+	if err := mounts.Unmount(ctx, path); errors.Is(err, mounts.ErrBusy) {
+		return fmt.Errorf("%w: %w", volume.ErrInUse, err)
+	} else if err != nil {
+		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) { // EBUSY: it was mounted twice
 		return err

@@ -5,6 +5,7 @@ package mounts
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -89,6 +91,37 @@ func Map(from, at string, ids api.IDRange, readOnly bool) error {
 		return fmt.Errorf("mounting at %s: %w", at, err)
 	}
 	return nil
+}
+
+// ErrBusy reports that files of a mount are open on this host.
+var ErrBusy = errors.New("files in it are open on this host")
+
+// The pauses and the end of waiting for a mount that something passes through at the moment: a look at it, or a program between fork and exec.
+const (
+	unmountEvery = 10 * time.Millisecond
+	unmountMost  = time.Second
+)
+
+// Unmount takes one mount away. It returns ErrBusy when the mount stays in use. Nothing mounted there is no error.
+func Unmount(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, unmountMost)
+	defer cancel()
+	tick := time.NewTicker(unmountEvery)
+	defer tick.Stop()
+	for {
+		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		if err == nil || errors.Is(err, unix.EINVAL) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("unmounting %s: %w", path, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("unmounting %s: %w", path, ErrBusy)
+		}
+	}
 }
 
 // userNamespace returns a user namespace with these IDs. A process is in it until it is open.

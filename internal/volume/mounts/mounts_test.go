@@ -1,7 +1,9 @@
 package mounts
 
 import (
+	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -66,7 +68,16 @@ func TestAMappedMountGivesNoRights(t *testing.T) {
 		if all, err := Below(at); err != nil || len(all) != 1 || !all[0].Mapped || all[0].ReadOnly != readOnly {
 			t.Errorf("it is listed as %+v, %v", all, err)
 		}
-		if err := unix.Unmount(at, 0); err != nil {
+		open, err := os.Open(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := Unmount(ctx, at); !errors.Is(err, ErrBusy) {
+			t.Errorf("unmounting it while it is open: got %v, want ErrBusy", err)
+		}
+		if err := errors.Join(open.Close(), Unmount(t.Context(), at), Unmount(t.Context(), at)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -208,8 +208,8 @@ func (s *Store) Close(ctx context.Context) error {
 		return err
 	}
 	for range all {
-		if err := unix.Unmount(s.dir(), 0); err != nil {
-			return fmt.Errorf("unmounting %s: %w", s.dir(), err)
+		if err := mounts.Unmount(ctx, s.dir()); err != nil {
+			return err
 		}
 	}
 	return loopdev.Await(ctx, s.poolFile())

@@ -423,4 +423,8 @@ func full(t *testing.T, r *rig) {
 		t.Fatal(err)
 	}
 	r.apply(t, v)
+	// What the snapshot shares is on the disk once, and its volume may rewrite it: that room is not given to another.
+	d = r.Describe(t.Context())
+	filler.SizeBytes = d.CapacityBytes - d.HeldBytes + SizeBytes/4
+	r.refused(t, filler, volume.ErrFull)
 }
