@@ -223,6 +223,10 @@ func (p *Pool) state(uid string, images []reflink.Image) (volume.State, error) {
 		return s, nil
 	}
 	u, err := p.usage(uid)
+	if errors.Is(err, fs.ErrNotExist) { // it is being purged meanwhile
+		s.Ready = false
+		return s, nil
+	}
 	s.UsedBytes, s.MaxFiles, s.UsedFiles = u.UsedBytes, u.Files, u.UsedFiles
 	return s, err
 }
@@ -234,7 +238,11 @@ func (p *Pool) usage(uid string) (ext4.Usage, error) {
 		return ext4.Usage{}, err
 	}
 	if mounted {
-		return ext4.OfMount(p.root(uid))
+		u, err := ext4.OfMount(p.root(uid))
+		// Unmounted meanwhile, it was another file system's.
+		if still, _ := p.mounted(uid); still {
+			return u, err
+		}
 	}
 	return ext4.OfImage(p.cfg.Images.Path(uid))
 }
@@ -267,7 +275,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.cfg.Images.Close(ctx)
 }
 
-// unmount takes one mount away, and the directory that it was at.
+// unmount takes one mount away, and the directory that it was at. With the directory, the kernel takes away copies of the mount that other
+// namespaces have at the same place. A member has it at a place of its own.
 func unmount(ctx context.Context, path string) error {
 	if err := mounts.Unmount(ctx, path); errors.Is(err, mounts.ErrBusy) {
 		return fmt.Errorf("%w: %w", volume.ErrInUse, err)

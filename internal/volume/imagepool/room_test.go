@@ -188,6 +188,41 @@ func TestAVolumeThatAnotherNamespaceHasMountedIsInUse(t *testing.T) {
 	}
 }
 
+func TestCopiesOfMountsInOtherNamespacesGoWithThem(t *testing.T) {
+	needPrograms(t)
+	unshare := needs.Program(t, "unshare")
+	dir := t.TempDir()
+	p := newPool(t, dir)
+	if err := p.Apply(t.Context(), made()); err != nil {
+		t.Fatal(err)
+	}
+	// As a driver's helper would be, which has every mount of the host as it was.
+	helper := exec.Command(unshare, "--mount", "--propagation", "private", "sh", "-c", "echo ready && cat")
+	in, err := helper.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := helper.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := helper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Apply(t.Context(), detached(made())), p.Close(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if all := left(t, dir); len(all) > 0 {
+		t.Errorf("left in memory: %q", all)
+	}
+	if err := errors.Join(in.Close(), helper.Wait()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOnlyRootEntersWhatIsNotAttached(t *testing.T) {
 	needPrograms(t)
 	dir := t.TempDir()

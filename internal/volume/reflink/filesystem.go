@@ -212,6 +212,10 @@ func (s *Store) Close(ctx context.Context) error {
 			return err
 		}
 	}
+	// Without the directory, the kernel takes away copies of the mount that other namespaces have.
+	if err := os.Remove(s.dir()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return loopdev.Await(ctx, s.poolFile())
 }
 

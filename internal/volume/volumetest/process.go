@@ -71,9 +71,17 @@ func parallel(t *testing.T, r *rig) {
 			results <- err
 		}()
 	}
-	for range count {
-		if err := <-results; err != nil {
-			t.Error(err)
+	for left := count; left > 0; {
+		select {
+		case err := <-results:
+			if left--; err != nil {
+				t.Error(err)
+			}
+		default: // and looked at meanwhile
+			if _, err := r.Observe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.Describe(t.Context())
 		}
 	}
 	if all, err := r.Observe(t.Context()); err != nil || len(all) != count/2 {
