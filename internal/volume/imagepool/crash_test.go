@@ -84,8 +84,9 @@ func TestAProcessThatIsKilledAtAnyStepLeavesTheOldOrTheNew(t *testing.T) {
 			"reflink.before-commit", "reflink.after-commit", "imagepool.after-restore",
 		}},
 		{"a volume shrinks", []volume.Volume{sized(one, larger), detached(sized(one, larger))}, detached(one), []string{
-			"imagepool.after-rework", "reflink.before-commit", "reflink.after-commit", "reflink.after-resize",
+			"imagepool.after-rework", "reflink.before-commit", "reflink.after-commit",
 		}},
+		{"a volume has shrunk", []volume.Volume{sized(one, larger), detached(sized(one, larger))}, detached(one), []string{"reflink.after-resize"}},
 		{"a volume grows", []volume.Volume{one, detached(one)}, sized(detached(one), larger), []string{"reflink.after-resize"}},
 		{"a volume begins as a snapshot", []volume.Volume{one, withSnapshot(one)}, cloned(), []string{
 			"imagepool.after-format", "reflink.before-commit", "reflink.after-commit",
@@ -96,7 +97,7 @@ func TestAProcessThatIsKilledAtAnyStepLeavesTheOldOrTheNew(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := filepath.Join(inMemory(t), "pool")
 			p := newPool(t, dir)
 			for i, v := range c.before {
 				if err := p.Apply(t.Context(), v); err != nil {
@@ -121,7 +122,7 @@ func TestAProcessThatIsKilledAmidGrowthWhileMountedLeavesTheOldOrTheNew(t *testi
 	if !ext4.CanGrowMounted() {
 		needs.Hardware(t, "this process has not CAP_SYS_RESOURCE")
 	}
-	dir := t.TempDir()
+	dir := filepath.Join(inMemory(t), "pool")
 	p := newPool(t, dir)
 	if err := p.Apply(t.Context(), made()); err != nil {
 		t.Fatal(err)

@@ -106,13 +106,28 @@ func suite(t *testing.T, parent string) {
 func TestPoolContract(t *testing.T) {
 	t.Parallel()
 	needPrograms(t)
-	suite(t, t.TempDir())
+	suite(t, inMemory(t))
+}
+
+// inMemory returns a directory in memory: the disk that everything else here is on has much to write already.
+func inMemory(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4g"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := mounts.Unmount(context.Background(), dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }
 
 // onFileSystem returns a directory on a new file system in a file.
 func onFileSystem(t testing.TB, kind string, bytes int64, mkfs ...string) string {
 	t.Helper()
-	dir := t.TempDir()
+	dir := inMemory(t)
 	image, at := filepath.Join(dir, "disk.img"), filepath.Join(dir, "disk")
 	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, bytes), os.Mkdir(at, 0o755)); err != nil {
 		t.Fatal(err)
