@@ -98,7 +98,8 @@ type Pool interface {
 	// Purge removes everything of a volume and verifies by looking that nothing is left. It returns ErrInUse while the volume is attached, or has
 	// snapshots that a volume which began as one still needs.
 	Purge(ctx context.Context, uid string, generation int64) error
-	// Close gives back what the host holds for volumes in memory: mounts and devices. Volumes stay on the disk.
+	// Close gives back what the host holds for volumes in memory: mounts and devices. Volumes stay on the disk. It returns ErrInUse while a member has
+	// one. An agent that is followed by another, while its members go on, does not call it.
 	Close(ctx context.Context) error
 }
 
