@@ -124,7 +124,7 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-sriov-guest)
 
 # Needs no emulated machine, but minutes of two cores.
 test-fabrics: setup smp ## change the partitions of 100 tenants at once on a simulated fat tree of 648 hosts, compare all tables, and measure
@@ -154,6 +154,11 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -modules wireguard,vxlan,8021q' -p 1 -count=1 -timeout 30m -v \
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
+
+# Kernels with NFS are in the guest only. Namespaces play the nodes.
+test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_NFS=1 $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -modules nfsd,nfsv4,loop' -count=1 -timeout 30m -v ./internal/volume/nfsd
 
 # An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.
 SRIOV_GUEST_TESTS ?= ^TestAnAdaptersFunctionsGoToMachines|^TestTenantsOnOneAdapter|^TestAStandby

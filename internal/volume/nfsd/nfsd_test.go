@@ -1,0 +1,350 @@
+package nfsd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/netns"
+)
+
+// cluster has the user IDs of the members in the tests.
+var cluster = api.IDRange{First: 300_000, Count: 65_536}
+
+// serverAddress is the server's, in a network where nodes have 10.9.0.2 and so on.
+var serverAddress = netip.MustParseAddrPort("10.9.0.1:2049")
+
+// lab is a server and nodes in namespaces of their own, on one bridge.
+type lab struct {
+	dir    string
+	bridge netns.Handle
+	server *Server
+	nodes  int
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
+	dir := t.TempDir()
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // members pass through, too
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := &lab{dir: dir, bridge: newSpace(t)}
+	run(t, l.bridge, "ip link add name lan type bridge && ip link set lan up")
+	space := newSpace(t)
+	l.join(t, space, "10.9.0.1")
+	server, err := Start(t.Context(), Config{Space: space, Address: serverAddress, Dir: filepath.Join(dir, "served"), UserIDs: cluster})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	l.server = server
+	return l
+}
+
+func newSpace(t *testing.T) netns.Handle {
+	t.Helper()
+	space, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { space.Close() })
+	return space
+}
+
+// run runs a shell script in a network namespace.
+func run(t *testing.T, space netns.Handle, script string) string {
+	t.Helper()
+	var out []byte
+	if err := space.Do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
+		return err
+	}); err != nil {
+		t.Fatalf("%s: %v: %s", script, err, out)
+	}
+	return string(out)
+}
+
+// join gives a namespace an address on the bridge.
+func (l *lab) join(t *testing.T, space netns.Handle, address string) {
+	t.Helper()
+	l.nodes++
+	name := fmt.Sprintf("p%d", l.nodes)
+	run(t, l.bridge, fmt.Sprintf("ip link add %s type veth peer name eth0 netns /proc/%d/fd/%d && ip link set %s master lan up", name, os.Getpid(), space.FD(), name))
+	run(t, space, "ip addr add "+address+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
+}
+
+// disk makes a file system of a size, whose root belongs to the members' user.
+func (l *lab) disk(t *testing.T, name string, mebibytes int) string {
+	t.Helper()
+	image, dir := filepath.Join(l.dir, name+".img"), filepath.Join(l.dir, name)
+	script := fmt.Sprintf("truncate -s %dM %s && mkfs.ext4 -q -m 0 %s && mkdir %s && mount -o loop %s %s && chown 1000:1000 %s", mebibytes, image, image, dir, image, dir, dir)
+	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", script, err, out)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func (l *lab) share(t *testing.T, s Share) {
+	t.Helper()
+	for range 2 { // repeating it is harmless
+		if err := l.server.Share(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// node is another node.
+type node struct {
+	space netns.Handle
+	own   netip.Addr
+}
+
+func (l *lab) node(t *testing.T) node {
+	t.Helper()
+	n := node{space: newSpace(t), own: netip.AddrFrom4([4]byte{10, 9, 0, byte(l.nodes + 1)})}
+	l.join(t, n.space, n.own.String())
+	return n
+}
+
+// attach mounts a share on a node, and returns where.
+func (l *lab) attach(t *testing.T, n node, name string, readOnly bool) Mount {
+	t.Helper()
+	m := Mount{Server: serverAddress, Own: n.own, Name: name, Dir: filepath.Join(l.dir, fmt.Sprintf("%s-at-%v", name, n.own)), ReadOnly: readOnly}
+	t.Cleanup(func() {
+		if err := m.Detach(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	for range 2 {
+		if err := n.space.Do(func() error { return m.Attach(ctx) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+// member is a command of a member: in the cluster's user namespace, as a user there.
+func member(ctx context.Context, user uint32, script string) *exec.Cmd {
+	maps := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(cluster.First), Size: int(cluster.Count)}}
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER, UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{Uid: user, Gid: user},
+	}
+	return cmd
+}
+
+func asMember(t *testing.T, user uint32, script string) string {
+	t.Helper()
+	out, _ := member(t.Context(), user, script).CombinedOutput() // what failed is in the output
+	return string(out)
+}
+
+func TestMembersOnOtherNodesHaveAVolumeWithTheirOwnUserIDs(t *testing.T) {
+	l := newLab(t)
+	disk := l.disk(t, "data", 64)
+	l.share(t, Share{Name: "data", Number: 1, Dir: disk})
+	n := l.node(t)
+	if err := l.server.Admit(n.own); err != nil {
+		t.Fatal(err)
+	}
+	dir := l.attach(t, n, "data", false).Dir
+	if out := asMember(t, 1000, "echo hello >"+dir+"/file && mkdir "+dir+"/d && stat -c %u:%g "+dir+"/file"); out != "1000:1000\n" {
+		t.Errorf("the user of a member wrote a file: %q", out)
+	}
+	if out := asMember(t, 0, "touch "+dir+"/roots && chown 7:8 "+dir+"/roots && stat -c %u:%g "+dir+"/roots"); out != "7:8\n" {
+		t.Errorf("root of a member gave a file away: %q", out)
+	}
+	for name, want := range map[string]uint32{"file": 1000, "d": 1000, "roots": 7} {
+		var stat unix.Stat_t
+		if err := unix.Stat(filepath.Join(disk, name), &stat); err != nil || stat.Uid != want {
+			t.Errorf("%s belongs to user %d on the disk (%v), want %d", name, stat.Uid, err, want)
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(disk, "file")); err != nil || string(text) != "hello\n" {
+		t.Errorf("the file has %q on the disk (%v)", text, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "d", "host"), nil, 0o644); err == nil {
+		t.Error("root of the other node, which is no user of the cluster, wrote into a member's directory")
+	}
+	if out := asMember(t, 1001, "echo x >"+dir+"/d/other"); !strings.Contains(out, "Permission denied") {
+		t.Errorf("another user of a member wrote into the user's directory: %q", out)
+	}
+	if out := asMember(t, 1000, "dd if=/dev/zero of="+dir+"/big bs=1M count=128 conv=fsync"); !strings.Contains(out, "No space left") {
+		t.Errorf("more than the volume holds was written: %q", out)
+	}
+}
+
+func TestAVolumeThatIsReadOnlyTakesNoWrites(t *testing.T) {
+	l := newLab(t)
+	disk := l.disk(t, "data", 16)
+	if err := os.WriteFile(filepath.Join(disk, "file"), []byte("hello\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	l.share(t, Share{Name: "data", Number: 1, Dir: disk, ReadOnly: true})
+	n := l.node(t)
+	if err := l.server.Admit(n.own); err != nil {
+		t.Fatal(err)
+	}
+	dir := l.attach(t, n, "data", false).Dir // that the node's mount would allow it proves that the server does not
+	if out := asMember(t, 1000, "cat "+dir+"/file; echo x >>"+dir+"/file"); !strings.HasPrefix(out, "hello\n") || !strings.Contains(out, "Read-only") {
+		t.Errorf("reading and writing a read-only volume: %q", out)
+	}
+}
+
+func TestANodeThatWasNotLetInSeesNothing(t *testing.T) {
+	l := newLab(t)
+	l.share(t, Share{Name: "data", Number: 1, Dir: l.disk(t, "data", 16)})
+	n := l.node(t)
+	m := Mount{Server: serverAddress, Own: n.own, Name: "data", Dir: filepath.Join(l.dir, "stranger")}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second) // long for a mount, and a stranger's never ends by itself
+	defer cancel()
+	err := n.space.Do(func() error { return m.Attach(ctx) })
+	if err == nil {
+		t.Error("a node that was not let in mounted a volume")
+	}
+	t.Logf("a stranger's mount: %v", err)
+	if err := m.Detach(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node is cut off, and goes on writing. It is shut out meanwhile. When it is back on the network, nothing that it had not written yet arrives.
+func TestAClientThatIsCutOffAndShutOutWritesNoMore(t *testing.T) {
+	l := newLab(t)
+	disk := l.disk(t, "data", 64)
+	l.share(t, Share{Name: "data", Number: 1, Dir: disk})
+	lost, other := l.node(t), l.node(t)
+	for _, n := range []node{lost, other} {
+		if err := l.server.Admit(n.own); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, otherDir := l.attach(t, lost, "data", false).Dir, l.attach(t, other, "data", false).Dir
+	var said bytes.Buffer
+	writer := member(t.Context(), 1000, "n=0; while :; do n=$((n+1)); echo $n >>"+dir+"/log && sync "+dir+"/log || { echo stopped at $n; sleep 1; }; done")
+	writer.Stdout, writer.Stderr, writer.WaitDelay = &said, &said, time.Second
+	if err := writer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { _ = writer.Wait(); close(ended) }() // it is killed
+	t.Cleanup(func() { _ = writer.Process.Kill(); <-ended })
+	log := filepath.Join(disk, "log")
+	until(t, "the writer writes", func() bool { return size(log) > 20 })
+	run(t, lost.space, "ip link set eth0 down")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := l.server.Fence(ctx, lost.own); err != nil {
+		t.Fatal(err)
+	}
+	at := size(log)
+	if out := asMember(t, 1000, "echo from another node >>"+otherDir+"/log && echo wrote"); out != "wrote\n" {
+		t.Errorf("a node that was not shut out: %q", out)
+	}
+	at += int64(len("from another node\n"))
+	run(t, lost.space, "ip link set eth0 up")
+	until(t, "the writer is refused", func() bool {
+		return strings.Contains(said.String(), "stopped at") || received(t, lost.space) > 0 && size(log) != at
+	})
+	if now := size(log); now != at {
+		t.Errorf("the file has %d bytes, and had %d when the client was shut out", now, at)
+	}
+	t.Logf("the writer: %q", said.String())
+	if err := l.server.Admit(lost.own); err != nil { // a client may come back
+		t.Fatal(err)
+	}
+}
+
+// received is how many packets a namespace's interface has received.
+func received(t *testing.T, space netns.Handle) int {
+	t.Helper()
+	n := 0
+	_, _ = fmt.Sscan(run(t, space, "cat /sys/class/net/eth0/statistics/rx_packets 2>/dev/null || echo 0"), &n)
+	return n
+}
+
+func size(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// until waits for something, for two minutes.
+func until(t *testing.T, what string, true func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !true(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it did not come about that %s", what)
+		}
+	}
+}
+
+func TestAServerThatIsStoppedLeavesNothing(t *testing.T) {
+	l := newLab(t)
+	l.share(t, Share{Name: "data", Number: 1, Dir: l.disk(t, "data", 16)})
+	if _, err := Start(t.Context(), l.server.cfg); err != nil {
+		t.Errorf("a server that runs is found again: %v", err)
+	}
+	for range 2 {
+		if err := l.server.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := os.Stat(l.server.cfg.Dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the root of a server that was stopped: %v", err)
+	}
+	if listening := run(t, l.server.cfg.Space, "ss -Htln"); listening != "" {
+		t.Errorf("a server that was stopped listens: %q", listening)
+	}
+}
+
+func TestPathsAreQuotedForTheKernel(t *testing.T) {
+	for path, want := range map[string]string{"/a/b": "/a/b", "/a b\n": `/a\040b\012`, `/a\b`: `/a\134b`, "/ä": `/\303\244`} {
+		if got := quoted(path); got != want {
+			t.Errorf("quoted(%q) = %q, want %q", path, got, want)
+		}
+	}
+}
+
+func TestAClientsAddressIsReadFromWhatTheKernelSays(t *testing.T) {
+	for info, want := range map[string]string{
+		"clientid: 0x842173986b08c3ac\naddress: \"10.9.0.2:805\"\nstatus: confirmed\n": "10.9.0.2",
+		"address: \"[fd00::2]:805\"\n": "fd00::2",
+	} {
+		if got := addressIn(info); got != netip.MustParseAddr(want) {
+			t.Errorf("address in %q: %v, want %s", info, got, want)
+		}
+	}
+	if got := addressIn("clientid: 0x1\n"); got.IsValid() {
+		t.Errorf("an address in nothing: %v", got)
+	}
+}
