@@ -92,26 +92,20 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	spare, err := spareCPUs(opts, node)
+	machines, err := openMachines(opts, vm.Config{StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
 	if err != nil {
 		return err
 	}
-	machines, err := openMachines(vm.Config{SpareCPUs: spare, StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
-	if err != nil {
+	if cfg.Volumes, err = openPool(opts, dir); err != nil {
 		return err
 	}
-	pool, err := openPool(opts, dir)
-	if err != nil {
-		return err
-	}
-	cfg.Volumes = pool
 	endResponder, err := openResponder(ctx, &cfg)
 	if err != nil {
 		return err
 	}
 	defer endResponder()
 	cfg.Node, cfg.Drivers, cfg.Inspect, cfg.Underlay = node, []driver.Driver{containers, machines}, catalog.Inspect, networks.Underlay
-	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close(), closePool(ctx, pool))
+	return errors.Join(Run(ctx, cfg), containers.Close(), machines.Close(), closePool(ctx, cfg.Volumes))
 }
 
 // openContainers opens the driver of containers, and notes whether the node can mount built environments.
@@ -129,7 +123,11 @@ func openContainers(ctx context.Context, cfg container.Config, node *api.NodeRec
 }
 
 // openMachines opens the driver of virtual machines, and labels the node by how their processors work, unless its operator has.
-func openMachines(cfg vm.Config, node *api.NodeRecord) (*vm.Driver, error) {
+func openMachines(opts config.Agent, cfg vm.Config, node *api.NodeRecord) (*vm.Driver, error) {
+	var err error
+	if cfg.SpareCPUs, err = spareCPUs(opts, *node); err != nil {
+		return nil, err
+	}
 	cfg.Boot, cfg.Program, cfg.HomeServer = bootbin.Binary, memberbin.Binary, memberbin.Binary
 	if len(vm.Missing()) == 0 && node.Labels[LabelProcessors] == "" {
 		labels := maps.Clone(node.Labels)

@@ -246,9 +246,6 @@ agent finds them when it starts again. Needs root.`,
 				}
 				opts.DiskBytes = int64(bytes)
 			}
-			if err := readPoolSize(&opts, volumePool); err != nil {
-				return err
-			}
 			if opts.HugePages, err = inventory.ParsePart(hugePages); err != nil {
 				return usage("--huge-pages: %v", err)
 			}
@@ -256,7 +253,7 @@ agent finds them when it starts again. Needs root.`,
 				return err
 			}
 			opts.Builder = config.Builder(builder)
-			if err := firstError(checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
+			if err := firstError(readPoolSize(&opts, volumePool), checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkImageOptions(opts), adapters.read(&opts), checkLog(opts.Log)); err != nil {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // mountMapped mounts a directory with the owners of a cluster, as a pool does for an attachment.
@@ -37,7 +38,7 @@ func mountMapped(t *testing.T, source string) string {
 	}
 	defer func() { _ = unix.Close(tree) }()
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(userns.Fd())}); err != nil {
-		t.Skipf("the file system of %s can't map owners: %v", source, err)
+		needs.Hardware(t, "the file system of %s can't map owners: %v", source, err)
 	}
 	at := filepath.Join(t.TempDir(), "attached")
 	if err := os.Mkdir(at, 0o700); err != nil {

@@ -13,7 +13,7 @@ import (
 // mounts has two members share a directory, which one of them has a second time, to be read only.
 func mounts(t *testing.T, ctx context.Context, f Fixture) {
 	if f.Shell == nil {
-		t.Skip("members of this driver take no volumes")
+		return // members of this driver take no volumes
 	}
 	writer, reader := f.Member(t), f.Member(t)
 	dir, owner := t.TempDir(), int(writer.Assignment.UserIDs.First)
