@@ -33,7 +33,7 @@ func openPool(opts config.Agent, dir string) (volume.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes})})
+	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes, Sparse: opts.VolumePoolSparse})})
 	if err != nil {
 		return nil, fmt.Errorf("the node's volumes: %w", err)
 	}

@@ -280,6 +280,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
 	fabricPortFlag(cmd, &fabricPorts)
+	cmd.Flags().BoolVar(&opts.VolumePoolSparse, "volume-pool-sparse", false, "let the file that holds volumes take room on the disk as they are written; members' writes fail when the disk is full")
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
 	cmd.Flags().BoolVar(&opts.InRAM, "in-ram", false, "report that everything members leave on this node is in its memory; refused where the state directory is on a disk, or memory is swapped to one")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")

@@ -170,6 +170,8 @@ type Agent struct {
 	// of that file system, and 64 GiB at most. With NoVolumes, the node keeps none.
 	VolumePoolBytes int64
 	NoVolumes       bool
+	// VolumePoolSparse has that file take room on the disk as volumes are written, and not when it is made.
+	VolumePoolSparse bool
 	// HugePages is the part of the machine's reserved huge pages that the node offers; other nodes of the machine may offer the other parts.
 	HugePages inventory.Part
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.

@@ -245,6 +245,7 @@ func (p agentProcess) run(ctx context.Context) error {
 	if p.share.diskBytes > 0 {
 		args = append(args, "--disk", fmt.Sprint(p.share.diskBytes))
 	}
+	args = append(args, "--volume-pool-sparse") // what is tried out should not take a tenth of the disk
 	if p.opts.VolumePool != "" {
 		args = append(args, "--volume-pool-size", p.opts.VolumePool)
 	}

@@ -70,13 +70,16 @@ func (s *Situation) choose(v *Volume, rooms rooms) (node, reason string) {
 		}
 		return n.Name, ""
 	}
-	best := ""
+	best, beside := "", s.nodesOf(v.Intent.Project)
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.Drained || n.unusable() != "" || rooms.left(n.Name) < need {
 			continue
 		}
-		if best == "" || rooms.left(n.Name) > rooms.left(best) {
+		switch {
+		case best == "" || beside[n.Name] && !beside[best]:
+			best = n.Name
+		case beside[n.Name] == beside[best] && rooms.left(n.Name) > rooms.left(best):
 			best = n.Name
 		}
 	}
@@ -84,6 +87,17 @@ func (s *Situation) choose(v *Volume, rooms rooms) (node, reason string) {
 		return best, ""
 	}
 	return "", s.noRoom(need, rooms)
+}
+
+// nodesOf are the nodes on which volumes of a project lie: a cluster can have several volumes only where they lie together.
+func (s *Situation) nodesOf(project string) map[string]bool {
+	nodes := map[string]bool{}
+	for i := range s.Volumes {
+		if v := &s.Volumes[i]; v.Record != nil && v.Intent != nil && v.Intent.DeleteRequestedAt == nil && v.Intent.Project == project {
+			nodes[v.Record.Node] = true
+		}
+	}
+	return nodes
 }
 
 // unusable is why nothing can be made on a node, "" when it can.

@@ -40,7 +40,7 @@ type Config struct {
 	Dir string
 	// LoopBytes is the size of the file with an XFS that is made where Dir is on neither XFS nor Btrfs; 0: none is made.
 	LoopBytes int64
-	// Sparse makes that file without allocating it, for tests: nothing is promised then.
+	// Sparse makes that file without allocating it, for development: when the disk is full, volumes fail.
 	Sparse bool
 }
 
