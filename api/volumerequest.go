@@ -57,6 +57,8 @@ type VolumeStatus struct {
 
 	Phase   VolumePhase `json:"phase"`
 	Message string      `json:"message,omitempty"`
+	// Undecided: it has no place, and may get one as soon as a node is heard of.
+	Undecided bool `json:"undecided,omitempty"`
 	// Node is where it lies, "" while it has no place. Held is the room that it takes there, snapshots not counted.
 	Node string `json:"node,omitempty"`
 	Held Bytes  `json:"held"`

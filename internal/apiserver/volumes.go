@@ -156,7 +156,7 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	out := api.VolumeStatus{
 		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home,
 		Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin),
-		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
+		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Undecided: seen.Undecided, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
 		CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt, PurgeAt: in.PurgeAt,
 	}
 	if v.Record != nil {

@@ -92,7 +92,7 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 
 // noRoomYet returns why a volume has no place, unless the user waits for one.
 func noRoomYet(v *api.VolumeStatus, timeout time.Duration) error {
-	if v.Phase != api.VolumePending || v.Message == "" || timeout > 0 {
+	if v.Phase != api.VolumePending || v.Message == "" || v.Undecided || timeout > 0 {
 		return nil
 	}
 	return &exitError{ExitRefused, fmt.Errorf("volume %q has no place yet: %s; it gets one as soon as there is room ('nearmetal volume show %s'), "+

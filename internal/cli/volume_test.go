@@ -65,6 +65,10 @@ func TestAVolumeWithoutRoomEndsTheWaitWithTheReason(t *testing.T) {
 	f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", dataVolume(pending), dataVolume(creating), dataVolume())
 	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB"), cli.ExitRefused,
 		`volume "data" has no place yet: no node has 10GiB left for volumes: node n1 has 3GiB of 16GiB left`, "nearmetal volume delete data --now")
+	unsure := newFake(t)
+	unsure.fixed("POST /v1/volumes", dataVolume(pending, func(v *api.VolumeStatus) { v.Undecided = true }))
+	unsure.fixed("GET /v1/volumes/vvvvvvvvvvvv", dataVolume())
+	has(t, unsure.shell().run(t, "volume", "create", "data", "--size", "10GiB"), 0, "Phase:        ready\n")
 	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--no-wait"), 0, "Phase:        pending\n")
 	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--timeout", "1m"), 0, "Phase:        ready\n")
 }

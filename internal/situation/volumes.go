@@ -12,6 +12,7 @@ import (
 
 // HeardVolumes is what is known of volumes by nodes' agents; internal/monitor provides it.
 type HeardVolumes interface {
+	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 	Volumes(node string) (volumes []volume.State, purged []string, heard bool)
 }
 
@@ -24,6 +25,10 @@ func Volumes(view *state.View, heard HeardVolumes, now time.Time) volumeplan.Sit
 		}
 		one := volumeplan.Node{Name: n.Name, Pool: n.Agent.VolumePool, Drained: n.Drained()}
 		one.Volumes, one.Purged, one.Heard = heard.Volumes(n.Name)
+		if !one.Heard {
+			phase, _, _ := heard.Node(n.Name)
+			one.Down = phase == api.NodeDown
+		}
 		s.Nodes = append(s.Nodes, one)
 	}
 	// All assignments are looked through only when some volume is to go now.

@@ -17,6 +17,14 @@ func (f findings) Volumes(node string) ([]volume.State, []string, bool) {
 	return found, nil, heard
 }
 
+// Node holds n2 to be down.
+func (f findings) Node(name string) (api.NodePhase, time.Time, string) {
+	if name == "n2" {
+		return api.NodeDown, time.Time{}, ""
+	}
+	return api.NodeUnknown, time.Time{}, ""
+}
+
 func TestTheSituationOfVolumesIsWhatIsStoredAndFound(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	past, future := now.Add(-time.Minute), now.Add(time.Minute)
@@ -34,7 +42,7 @@ func TestTheSituationOfVolumesIsWhatIsStoredAndFound(t *testing.T) {
 		Quarantines: []*api.Quarantine{claimed},
 	}
 	s := Volumes(view, findings{"n1": {{UID: "u1"}}}, now)
-	if len(s.Nodes) != 2 || !s.Nodes[0].Heard || !s.Nodes[0].Drained || s.Nodes[0].Pool == nil || len(s.Nodes[0].Volumes) != 1 || s.Nodes[1].Heard {
+	if len(s.Nodes) != 2 || !s.Nodes[0].Heard || !s.Nodes[0].Drained || s.Nodes[0].Pool == nil || len(s.Nodes[0].Volumes) != 1 || s.Nodes[0].Down || s.Nodes[1].Heard || !s.Nodes[1].Down {
 		t.Errorf("the nodes are %+v", s.Nodes)
 	}
 	if len(s.Volumes) != 2 || s.Volumes[0].Intent == nil || s.Volumes[1].Intent != nil || !s.Now.Equal(now) {

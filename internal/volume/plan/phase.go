@@ -15,6 +15,8 @@ type Seen struct {
 	Message string
 	// Resizing: its node is still to give it the size that is wanted. A message then is why it can't now.
 	Resizing bool
+	// Undecided: it has no place, and may get one as soon as a node is heard of.
+	Undecided bool
 	// State is what its node found of it last; nil: the node is not heard of, or has nothing of it.
 	State *volume.State
 }
@@ -33,6 +35,7 @@ func Show(s *Situation, uid string) Seen {
 		}
 	}
 	out.Phase, out.Message = s.phase(v, n, out.State)
+	out.Undecided = out.Phase == api.VolumePending && s.undecided(v)
 	if v.Intent != nil && v.Record != nil && !v.Record.Purging {
 		out.Resizing = v.Record.SizeBytes != v.Intent.SizeBytes || out.State != nil && out.State.SizeBytes != v.Intent.SizeBytes
 	}

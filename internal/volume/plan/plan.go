@@ -32,8 +32,8 @@ type Node struct {
 	Name string
 	// Pool is the room that the node has for volumes; nil: its agent offers none.
 	Pool *api.VolumePool
-	// Heard: its agent is connected and has reported.
-	Heard bool
+	// Heard: its agent is connected and has reported. Down: it was not heard of for so long that nobody waits for it.
+	Heard, Down bool
 	// Drained: it is to get nothing new.
 	Drained bool
 	// Volumes are those that the agent found. Purged are the UIDs of those of which it says that nothing is left. Both count only while it is heard.

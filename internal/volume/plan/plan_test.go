@@ -64,6 +64,7 @@ func node(name string, capacity int64, changes ...func(*Node)) Node {
 }
 
 func silent(n *Node)  { n.Heard = false }
+func down(n *Node)    { n.Down = true }
 func drained(n *Node) { n.Drained = true }
 func noPool(n *Node)  { n.Pool = nil }
 func broken(n *Node) {
@@ -212,33 +213,38 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 			nodesOf(node("n1", 1, broken), node("n2", 2, noPool)), "a",
 			api.VolumePending, "no node can keep volumes now: node n1 has no pool for volumes that works: the disk is gone, node n2 has no pool for volumes",
 		},
-		"no nodes":          {[]Volume{wanted("a", 10)}, nil, "a", api.VolumePending, "the site has no node yet that could keep volumes"},
-		"no room where":     {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 4)), "a", api.VolumePending, "node n1 has 4GiB of 4GiB left for volumes, and 10GiB are needed"},
-		"no such node":      {[]Volume{wanted("a", 10, at("n9"))}, nodesOf(node("n1", 4)), "a", api.VolumePending, "node n9 is not known"},
-		"being made":        {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
-		"made in part":      {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, incomplete, says("the disk is slow")))), "a", api.VolumeCreating, "the disk is slow"},
-		"ready":             {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"ready, not noted":  {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"growing":           {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"waiting to grow":   {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
-		"shrinking":         {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"too full to":       {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
-		"node away":         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
-		"node gone":         {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
-		"lost":              {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
-		"lost with a disk":  {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
-		"incomplete":        {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
-		"restoring":         {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
-		"deleted":           {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
-		"deleted, a clone":  {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
-		"deleted, attached": {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
-		"purging":           {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
-		"purging away":      {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
+		"no nodes":           {[]Volume{wanted("a", 10)}, nil, "a", api.VolumePending, "the site has no node yet that could keep volumes"},
+		"no room where":      {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 4)), "a", api.VolumePending, "node n1 has 4GiB of 4GiB left for volumes, and 10GiB are needed"},
+		"the node is silent": {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 40, silent), node("n2", 40)), "a", api.VolumePending, "node n1 is not heard of"},
+		"the node is down":   {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 40, silent, down), node("n2", 4, silent)), "a", api.VolumePending, "node n1 is not heard of"},
+		"no such node":       {[]Volume{wanted("a", 10, at("n9"))}, nodesOf(node("n1", 4)), "a", api.VolumePending, "node n9 is not known"},
+		"being made":         {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
+		"made in part":       {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, incomplete, says("the disk is slow")))), "a", api.VolumeCreating, "the disk is slow"},
+		"ready":              {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"ready, not noted":   {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"growing":            {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"waiting to grow":    {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
+		"shrinking":          {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"too full to":        {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
+		"node away":          {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
+		"node gone":          {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
+		"lost":               {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
+		"lost with a disk":   {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
+		"incomplete":         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
+		"restoring":          {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
+		"deleted":            {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
+		"deleted, a clone":   {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
+		"deleted, attached":  {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
+		"purging":            {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
+		"purging away":       {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
 	} {
 		s := Situation{Volumes: test.volumes, Nodes: test.nodes, Now: now}
 		got := Show(&s, test.uid)
 		if got.Phase != test.phase || got.Message != test.message {
 			t.Errorf("%s: got %s %q, want %s %q", what, got.Phase, got.Message, test.phase, test.message)
+		}
+		if unsure := slices.Contains([]string{"no room on several nodes", "the node is silent"}, what); got.Undecided != unsure {
+			t.Errorf("%s: it may get a place soon: %t, want %t", what, got.Undecided, unsure)
 		}
 		if resizes := slices.Contains([]string{"growing", "waiting to grow", "shrinking", "too full to"}, what); got.Resizing != resizes {
 			t.Errorf("%s: it is being resized: %t, want %t", what, got.Resizing, resizes)

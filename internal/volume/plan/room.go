@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -113,6 +114,19 @@ func (n *Node) unusable() string {
 		return "has no pool for volumes"
 	}
 	return ""
+}
+
+// undecided reports whether a volume without a place may get one as soon as a node is heard of that is not held to be down.
+func (s *Situation) undecided(v *Volume) bool {
+	wanted := v.Intent.Node
+	if o := v.Intent.Origin; o != nil {
+		origin := s.volume(o.VolumeUID)
+		if origin == nil || origin.Record == nil {
+			return false
+		}
+		wanted = origin.Record.Node
+	}
+	return slices.ContainsFunc(s.Nodes, func(n Node) bool { return !n.Heard && !n.Down && (wanted == "" || wanted == n.Name) })
 }
 
 // shownNodes is how many nodes a reason names.
