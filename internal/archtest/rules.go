@@ -219,9 +219,9 @@ var rules = []rule{
 func within(dir, root string) bool { return dir == root || strings.HasPrefix(dir, root+"/") }
 
 // contractOf returns the contract an imported package implements, "" when it is no implementation. A conformance suite is part
-// of the contract.
+// of the contract, and a planner implements none.
 func contractOf(name string) string {
-	if slices.ContainsFunc(contracts, func(c string) bool { return name == "./"+c }) {
+	if slices.ContainsFunc(contracts, func(c string) bool { return name == "./"+c }) || slices.ContainsFunc(planners, func(p planner) bool { return name == "./"+p.where }) {
 		return ""
 	}
 	for _, c := range contracts {

@@ -110,8 +110,8 @@ var agentGuards = []Mutant{
 	{
 		Guard:   "the home of a cluster goes only when it is asked for",
 		File:    "internal/agent/converge.go",
-		Find:    `if m.want != nil && m.want.ReleaseHome && (`,
-		Replace: `if m.want != nil && (`,
+		Find:    `if m.want != nil && m.want.ReleaseHome && ownsHome(m.want) && (`,
+		Replace: `if m.want != nil && ownsHome(m.want) && (`,
 		Test:    "./internal/agent TestCleaningLeavesWhatTheNextStartAndOtherMembersNeed",
 	},
 	{

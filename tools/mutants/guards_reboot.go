@@ -19,8 +19,8 @@ var rebootGuards = []Mutant{
 	{
 		Guard:   "an agent that starts again knows which boot a member runs",
 		File:    "internal/agent/members.go",
-		Find:    `m.boot, m.size = o.Member.Boot, o`,
-		Replace: `m.boot, m.size = "", o`,
+		Find:    `m.boot, m.size, m.assigned = o.Member.Boot, o`,
+		Replace: `m.boot, m.size, m.assigned = "", o`,
 		Test:    "./internal/agent TestARebootedMemberIsTheSameOneAndBootsOnce",
 	},
 	{

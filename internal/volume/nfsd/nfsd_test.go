@@ -301,8 +301,12 @@ func size(path string) int64 {
 // until waits for something, for two minutes.
 func until(t *testing.T, what string, true func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !true(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
+	look, end := time.NewTicker(50*time.Millisecond), time.After(2*time.Minute)
+	defer look.Stop()
+	for !true() {
+		select {
+		case <-look.C:
+		case <-end:
 			t.Fatalf("it did not come about that %s", what)
 		}
 	}

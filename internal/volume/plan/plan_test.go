@@ -52,7 +52,8 @@ func at(node string) func(*Volume) { return func(v *Volume) { v.Intent.Node = no
 func cloneOf(uid, snapshot string) func(*Volume) {
 	return func(v *Volume) { v.Intent.Origin = &api.VolumeOrigin{VolumeUID: uid, SnapshotUID: snapshot} }
 }
-func older(v *Volume) { v.Intent.CreatedAt = now.Add(-time.Hour) }
+func of(project string) func(*Volume) { return func(v *Volume) { v.Intent.Project = project } }
+func older(v *Volume)                 { v.Intent.CreatedAt = now.Add(-time.Hour) }
 
 // node is one that is heard of, with a pool of some GiB.
 func node(name string, capacity int64, changes ...func(*Node)) Node {
@@ -111,7 +112,13 @@ func TestVolumesArePlannedFromTheSituation(t *testing.T) {
 		wake    time.Duration // 0: never
 	}{
 		"the node with most room left gets a new volume": {
-			[]Volume{wanted("a", 10), wanted("b", 30, on("n2", made))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n1", 10), 0,
+			[]Volume{wanted("a", 10), wanted("b", 30, of("q"), on("n2", made))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n1", 10), 0,
+		},
+		"a new volume goes beside others of its project": {
+			[]Volume{wanted("a", 5), wanted("b", 30, on("n2", made))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n2", 5), 0,
+		},
+		"a new volume goes elsewhere where there is no room beside others of its project": {
+			[]Volume{wanted("a", 15), wanted("b", 30, on("n2", made))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n1", 15), 0,
 		},
 		"the wanted node gets it though another has more room": {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n1", 10), 0},
 		"the wanted node gets it though it is drained":         {[]Volume{wanted("a", 10, at("n1"))}, nodesOf(node("n1", 20, drained)), nil, "a", place("n1", 10), 0},
