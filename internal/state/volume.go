@@ -111,7 +111,8 @@ func takeVolumeIntent(t *tables, name string, in *api.VolumeIntent, revision int
 	}
 	t.volumeUIDs[name] = in.UID
 	next := tableOf(t, volumes).edit(in.UID)
-	next.Intent, next.intentRevision, next.Revision = *in, revision, revision
+	next.Intent, next.intentRevision = *in, revision
+	next.Revision = max(next.Revision, revision) // a cache that opens reads keys in their order, and not in that of their commits
 	tableOf(t, volumes).put(in.UID, next)
 	return nil
 }
@@ -124,7 +125,8 @@ func dropVolumeIntent(t *tables, name string) {
 
 func takeVolumeRecord(t *tables, uid string, rec *api.VolumeRecord, revision int64) error {
 	next := tableOf(t, volumes).edit(uid)
-	next.Record, next.recordRevision, next.Revision = rec, revision, revision
+	next.Record, next.recordRevision = rec, revision
+	next.Revision = max(next.Revision, revision)
 	tableOf(t, volumes).put(uid, next)
 	return nil
 }

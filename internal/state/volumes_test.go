@@ -393,3 +393,15 @@ func TestProjectsAndNodesWithVolumesStay(t *testing.T) {
 	w.reach(w.leader.CommitVolume(ctx, v, api.VolumeRecord{UID: v.UID(), Name: v.Name(), Node: "n1", Generation: 2, Purging: true}))
 	w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "n1"))
 }
+
+func TestTheRevisionOfAVolumeIsThatOfItsNewestCommitAfterARestartToo(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		w.reach(w.repo.CreateVolume(w.Context(), volumeIntent("default", "data"), anyVolume))
+		w.placed("volume-data", "n1")
+		w.reach(w.changesVolume("data", func(v *api.VolumeIntent) { v.SizeBytes *= 2 }))
+		again, err := w.repo.OpenCache(w.Context())
+		must(t, err)
+		equal(t, again.View().Volume("volume-data").Revision, w.cache.View().Volume("volume-data").Revision)
+	})
+}

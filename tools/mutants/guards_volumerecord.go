@@ -45,6 +45,13 @@ var volumeRecordGuards = []Mutant{
 		Test:    "./internal/state TestAnUndeletionAndAPurgeDoNotPassEachOther",
 	},
 	{
+		Guard:   "what a node is told of a volume does not become older with a restart of the server",
+		File:    "internal/state/volume.go",
+		Find:    "\tnext.Record, next.recordRevision = rec, revision\n\tnext.Revision = max(next.Revision, revision)\n",
+		Replace: "\tnext.Record, next.recordRevision = rec, revision\n\tnext.Revision = revision\n",
+		Test:    "./internal/state TestTheRevisionOfAVolumeIsThatOfItsNewestCommitAfterARestartToo",
+	},
+	{
 		Guard:   "a volume is not forgotten unless it is being purged",
 		File:    "internal/state/volumeleader.go",
 		Find:    "\tif base.Record != nil && !base.Record.Purging {\n",
