@@ -27,7 +27,7 @@ func withVolumes(t *testing.T, disk *fake.Disk) *Agent {
 // settleVolumes converges volumes until nothing is under way.
 func settleVolumes(t *testing.T, a *Agent) {
 	t.Helper()
-	for {
+	for range 100 {
 		a.convergeVolumes(t.Context(), a.cfg.Clock.Now())
 		busy := a.volumes.looking
 		for _, s := range a.volumes.states {
@@ -38,6 +38,7 @@ func settleVolumes(t *testing.T, a *Agent) {
 		}
 		(<-a.events)()
 	}
+	t.Fatal("something is always under way for volumes")
 }
 
 const volumeUID = "0123456789abcdef"
