@@ -38,8 +38,6 @@ var unreached = map[string]string{
 	"state.after-renew-node":      "agents of dev ask for a certificate whenever they start; TestAServerKilledAmidARenewalLocksNobodyOut dies here",
 	"state.after-take-candidate":  noMachines,
 	"state.before-forget-machine": noMachines,
-	"state.before-volume-record":  noVolumes,
-	"state.after-volume-record":   noVolumes,
 	"state.before-machine-record": noMachines,
 	"vm.before-export":            noVirtualMachines,
 	"vm.before-imported":          noVirtualMachines,
@@ -80,8 +78,6 @@ const noSnapshots = "only virtual machines have snapshots; TestAnAgentThatEndsAm
 // noMachines: the tests here have neither machines to power nor environments to build.
 const noMachines = "machines and builds are no part of a cluster's life on the container stack"
 
-// noVolumes: the nodes here offer no room for volumes, so no volume gets a record.
-const noVolumes = "no node of the tests has a pool; package sim loses commits of volumes' records and crashes at them"
 
 // marksInSource returns the names of all failpoints of the program, as its source has them: a new one is tested by itself.
 func marksInSource(t *testing.T) []string {
