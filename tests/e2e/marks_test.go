@@ -78,7 +78,6 @@ const noSnapshots = "only virtual machines have snapshots; TestAnAgentThatEndsAm
 // noMachines: the tests here have neither machines to power nor environments to build.
 const noMachines = "machines and builds are no part of a cluster's life on the container stack"
 
-
 // marksInSource returns the names of all failpoints of the program, as its source has them: a new one is tested by itself.
 func marksInSource(t *testing.T) []string {
 	t.Helper()
