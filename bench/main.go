@@ -192,6 +192,7 @@ func clusters(ctx context.Context, o options, work string, log *slog.Logger, tex
 		partDevices:   func() error { return placeDevices(o, log, text) },
 		partNetworks:  func() error { return tenantNetworks(ctx, o, text) },
 		partFabrics:   func() error { return fabrics(ctx, o, log, text) },
+		partVolumes:   func() error { return volumes(ctx, o, work, log, text) },
 	}
 	for _, name := range o.chosen.of(groupClusters) {
 		if run[name] == nil {
