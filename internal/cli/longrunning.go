@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -97,6 +98,11 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().Var(timeoutFlag(&p.BootDeadline, lifecycle.DefaultMachineDeadlines().Boot), "boot-deadline", "how long a boot may take before it has failed")
 }
 
+// startFlag adds the flag of how long members may take to start.
+func startFlag(cmd *cobra.Command, deadline *time.Duration) {
+	cmd.Flags().Var(timeoutFlag(deadline, lifecycle.DefaultDeadlines().Start), "start-deadline", "how long members may take to be ready before they have failed, and a lost one is replaced; longer where processors are emulated")
+}
+
 // logLimitFlags adds the flags of how much output the server stores.
 func logLimitFlags(cmd *cobra.Command, l *config.Logs) {
 	cmd.Flags().Var((*bytesFlag)(&l.SiteBytes), "log-limit", "stored output of all jobs, like 20GiB; the oldest of ended jobs is removed first (default: a tenth of the file system, at most 50GiB)")
@@ -171,6 +177,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	cmd.Flags().BoolVar(&opts.InfiniBand, "infiniband", false, "simulate an InfiniBand fabric, cell ib0, that each node has a port of (needs ibsim-utils, opensm and infiniband-diags)")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
+	startFlag(cmd, &opts.StartDeadline)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")
@@ -203,6 +210,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
+	startFlag(cmd, &opts.StartDeadline)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
 	logFlags(cmd, &opts.Log, "info")

@@ -398,6 +398,15 @@ func (h heard) Size(a *api.Assignment) (number int64, unsized string) {
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
 
+// deadlines are those of clusters' lives.
+func (s *Server) deadlines() lifecycle.Deadlines {
+	d := lifecycle.DefaultDeadlines()
+	if s.cfg.StartDeadline > 0 {
+		d.Start = s.cfg.StartDeadline
+	}
+	return d
+}
+
 // api is what the API is made of.
 func (s *Server) api(site *site) apiserver.Config {
 	return apiserver.Config{
@@ -405,7 +414,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Nodes:  site.nodes,
 		Explainer: &situation.Explainer{
-			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: lifecycle.DefaultDeadlines(),
+			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: s.deadlines(),
 		},
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
@@ -425,7 +434,7 @@ func (s *Server) leads(site *site) controller.Config {
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
 		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay,
-		Deadlines: lifecycle.DefaultDeadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
+		Deadlines: s.deadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }
 

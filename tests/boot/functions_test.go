@@ -37,7 +37,7 @@ func TestTenantsHaveVirtualFunctionsOfTwoHosts(t *testing.T) {
 	hosts := []string{"h1", "h2"}
 	s := newSite(t, []vdc.MachineConfig{
 		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true}, {Name: "h2", Firmware: api.FirmwareBIOS, MemoryMiB: functionsMiB, CPUs: 1, SRIOV: true},
-	}, "--vlan-pool", "100-199", "--boot-deadline", hostDeadline.String())
+	}, "--vlan-pool", "100-199", "--boot-deadline", hostDeadline.String(), "--start-deadline", nestedDeadline.String())
 	s.build("debian-vm")
 	s.buildRecipe(rooted)
 	for i, name := range hosts {
