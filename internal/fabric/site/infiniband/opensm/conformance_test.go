@@ -124,16 +124,19 @@ func (l *lab) swept() {
 	l.await("a sweep", func() bool { return l.manager.Sweeps() > before })
 }
 
+// patience is long, for computers that have much else to do: OpenSM sweeps by its own clock, and each look at the fabric is several processes.
+const patience = 3 * time.Minute
+
 func (l *lab) await(what string, done func() bool) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {
 		select {
 		case <-ctx.Done():
-			l.t.Fatalf("%s: it did not come about within a minute", what)
+			l.t.Fatalf("%s: it did not come about within %v", what, patience)
 		case <-tick.C:
 		}
 	}
