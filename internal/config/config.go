@@ -99,8 +99,8 @@ type Server struct {
 	EncryptUnderlay bool
 	// StartDeadline is how long members may take to be ready before they have failed; 0: as lifecycle has it.
 	StartDeadline time.Duration
-	Provision       Provision
-	Logs            Logs
+	Provision     Provision
+	Logs          Logs
 }
 
 // Floating is about floating addresses and what reaches members through them.

@@ -39,7 +39,7 @@ func NewAuthority(t *testing.T) *Authority {
 	a := &Authority{}
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "authority of a test"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-		NotAfter: time.Now().Add(24 * time.Hour), // what it signs is judged at its own end
+		NotAfter: time.Now().Add(90 * time.Minute), // what it signs is judged at its own end, an hour from now
 	}
 	cert := a.sign(t, template)
 	a.cert, a.key = cert.Leaf, cert.PrivateKey.(*ecdsa.PrivateKey)
