@@ -379,7 +379,8 @@ func (s *Server) storageFits(view *state.View, v *api.VolumeIntent, others []api
 }
 
 func (s *Server) changeVolume(ctx context.Context, in *volumeBody) (*body[api.VolumeStatus], error) {
-	change, src, err := readBody[api.VolumeChange](rawBody{in.ContentType, in.RawBody})
+	var change api.VolumeChange
+	src, err := readPatch(rawBody{in.ContentType, in.RawBody}, &change)
 	if err != nil {
 		return nil, err
 	}
