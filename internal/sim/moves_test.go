@@ -121,7 +121,7 @@ func (a *agent) receive(c *carry, given *hostMember, m *memberMemory, d wanted) 
 	c.given = func(err error) {
 		switch {
 		case err == nil:
-			given.state = lifecycle.HostPrepared
+			given.state, given.jobs = lifecycle.HostPrepared, map[string]*jobRun{}
 			c.from.member(c.member).ready = false
 		case c.stage == underway:
 			given.departed = false
@@ -141,7 +141,7 @@ func (a *agent) receive(c *carry, given *hostMember, m *memberMemory, d wanted) 
 			w.happened("moved to another function")
 		}
 		h.state, h.since, h.life, h.everIll = lifecycle.HostRunning, time.Now(), given.life, given.everIll
-		h.jobs, given.jobs = given.jobs, map[string]*jobRun{}
+		h.jobs = given.copyJobs() // what stands still has them in memory too, in case that it is taken back
 		h.takeJobs(a.n)
 		w.checks.inherit(c.member, c.next, h)
 		m.busy, m.fetches, m.neverRan = false, "", false
