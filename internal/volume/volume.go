@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 
@@ -101,6 +102,22 @@ type Pool interface {
 	// Close gives back what the host holds for volumes in memory: mounts and devices. Volumes stay on the disk. It returns ErrInUse while a member has
 	// one. An agent that is followed by another, while its members go on, does not call it.
 	Close(ctx context.Context) error
+}
+
+// Exporter is a pool that writes what a volume holds as an archive (package archive).
+type Exporter interface {
+	// Export writes an archive of a snapshot, or for "" of what the volume holds at this moment. Other calls may change the volume meanwhile, but for
+	// one that purges it and for another Export of it, which end with ErrInUse. Nothing of the copy that it reads is left when it returns, or after a
+	// crash once Observe was called. It returns ErrFull if there is no room for as much as a snapshot takes.
+	Export(ctx context.Context, uid, snapshot string, out io.Writer) error
+}
+
+// Importer is a pool that makes volumes of archives.
+type Importer interface {
+	// Import makes a volume with what is in an archive. The volume must not be there. It returns once the volume is on the disk, as ready as one that
+	// Apply makes, and attached nowhere; after an error nothing of it is ready, and Import may be repeated. It returns ErrFull, ErrTooSmall if the
+	// volume can't hold what is in the archive, ErrStale, or the errors of package archive.
+	Import(ctx context.Context, v Volume, in io.Reader) error
 }
 
 // nameText is how UIDs are written: they become names of files and of devices.

@@ -38,7 +38,8 @@ var (
 
 // The trailer is a frame of zstd that is skipped (RFC 8878, section 3.1.2): a number, a size, and the trailer as JSON, filled up with spaces.
 const (
-	trailerBytes  = 1024
+	// TrailerBytes is the size of the trailer.
+	TrailerBytes  = 1024
 	trailerNumber = 0x184D2A5B
 	trailerHead   = 8
 	// failureBytes bounds what a trailer tells of a failure.
@@ -59,18 +60,19 @@ type Trailer struct {
 	Failure string `json:"failure,omitempty"`
 }
 
-func (t Trailer) write(out io.Writer) error {
+// Write writes the trailer, behind everything else.
+func (t Trailer) Write(out io.Writer) error {
 	t.Version = version
 	text, err := json.Marshal(t)
 	if err != nil {
 		return err
 	}
-	if len(text) > trailerBytes-trailerHead {
+	if len(text) > TrailerBytes-trailerHead {
 		return fmt.Errorf("a trailer of %d bytes", len(text))
 	}
-	frame := bytes.Repeat([]byte{' '}, trailerBytes)
+	frame := bytes.Repeat([]byte{' '}, TrailerBytes)
 	binary.LittleEndian.PutUint32(frame, trailerNumber)
-	binary.LittleEndian.PutUint32(frame[4:], trailerBytes-trailerHead)
+	binary.LittleEndian.PutUint32(frame[4:], TrailerBytes-trailerHead)
 	copy(frame[trailerHead:], text)
 	_, err = out.Write(frame)
 	return err
@@ -84,7 +86,7 @@ func WriteFailure(out io.Writer, why error) error {
 		}
 		return r
 	}, why.Error())
-	return Trailer{Failure: text[:min(len(text), failureBytes)]}.write(out)
+	return Trailer{Failure: text[:min(len(text), failureBytes)]}.Write(out)
 }
 
 // Tail takes an archive as it passes by, and keeps its trailer. The zero value is ready.
@@ -93,10 +95,10 @@ type Tail struct{ kept []byte }
 // Write implements io.Writer. It never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	n := len(p)
-	if len(p) > trailerBytes {
-		p = p[len(p)-trailerBytes:]
+	if len(p) > TrailerBytes {
+		p = p[len(p)-TrailerBytes:]
 	}
-	if more := len(t.kept) + len(p) - trailerBytes; more > 0 {
+	if more := len(t.kept) + len(p) - TrailerBytes; more > 0 {
 		t.kept = append(t.kept[:0], t.kept[more:]...)
 	}
 	t.kept = append(t.kept, p...)
@@ -106,8 +108,8 @@ func (t *Tail) Write(p []byte) (int, error) {
 // Trailer returns the trailer of the archive that has passed by. It is an ErrDamaged if there is none, and the failure if it tells of one.
 func (t *Tail) Trailer() (Trailer, error) {
 	var trailer Trailer
-	if len(t.kept) < trailerBytes || binary.LittleEndian.Uint32(t.kept) != trailerNumber ||
-		binary.LittleEndian.Uint32(t.kept[4:]) != trailerBytes-trailerHead || json.Unmarshal(t.kept[trailerHead:], &trailer) != nil {
+	if len(t.kept) < TrailerBytes || binary.LittleEndian.Uint32(t.kept) != trailerNumber ||
+		binary.LittleEndian.Uint32(t.kept[4:]) != TrailerBytes-trailerHead || json.Unmarshal(t.kept[trailerHead:], &trailer) != nil {
 		return Trailer{}, fmt.Errorf("%w: its end is missing", ErrDamaged)
 	}
 	switch {

@@ -57,7 +57,7 @@ func Pack(ctx context.Context, s Source, out io.Writer) (Trailer, error) {
 		return Trailer{}, err
 	}
 	p.trailer.Bytes, p.trailer.SHA256 = p.out.bytes, hex.EncodeToString(p.out.hash.Sum(nil))
-	return p.trailer, p.trailer.write(out)
+	return p.trailer, p.trailer.Write(out)
 }
 
 // counted is what passes to a writer.

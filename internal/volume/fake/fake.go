@@ -28,7 +28,7 @@ type Disk struct {
 
 // stored is a volume on the disk. Attachments are in memory, and go with the host.
 type stored struct {
-	ready                bool
+	ready, exporting     bool
 	generation, restored int64
 	content              content
 	snapshots            map[string]content
@@ -53,7 +53,7 @@ func (d *Disk) SetProblems(problems ...string) {
 	d.problems = problems
 }
 
-// Fail makes the next Apply or Purge of a volume return an error, before it has done anything. Several are returned one after another.
+// Fail makes the next Apply, Import or Purge of a volume return an error, before it has done anything. Several are returned one after another.
 func (d *Disk) Fail(uid string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,6 +205,8 @@ func (p *Pool) Purge(ctx context.Context, uid string, generation int64) error {
 		return stale(uid, generation, s.generation)
 	case len(s.attached) > 0:
 		return inUse(uid, s)
+	case s.exporting:
+		return fmt.Errorf("volume %s: %w: a backup of it is being written", uid, volume.ErrInUse)
 	}
 	delete(d.volumes, uid)
 	d.did("purge %s", uid)

@@ -346,6 +346,11 @@ func (p *Pool) purge(ctx context.Context, uid string) error {
 	if err := p.unattached(uid); err != nil {
 		return err
 	}
+	free, err := p.claim(uid)
+	if err != nil {
+		return err
+	}
+	defer free()
 	if err := p.release(ctx, uid); err != nil {
 		return err
 	}
@@ -375,7 +380,7 @@ func (p *Pool) purge(ctx context.Context, uid string) error {
 // removePlaces removes the directories at which a volume was mounted. They are empty, unless something is mounted there after all.
 func (p *Pool) removePlaces(uid string) error {
 	dir := filepath.Join(p.dir(dirClusters), uid)
-	places := []string{p.root(uid)}
+	places := []string{p.root(uid), p.own(uid)}
 	clusters, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

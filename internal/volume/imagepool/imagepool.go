@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -46,13 +47,21 @@ type Images interface {
 	Snapshot(ctx context.Context, uid, snapshot string, still func() (thaw func() error, err error)) error
 	Restore(ctx context.Context, uid, snapshot string) error
 	RemoveSnapshot(uid, snapshot string) error
+	// Copy makes a copy of a snapshot, or for "" of the volume, between still and what that returns. It is for one reader, and no image that List
+	// returns. DropCopy removes it, DropCopies those of all volumes.
+	Copy(ctx context.Context, uid, snapshot string, still func() (thaw func() error, err error)) error
+	DropCopy(uid string) error
+	DropCopies() error
 	// Remove removes all of a volume, and looks whether anything is left.
 	Remove(ctx context.Context, uid string) error
 	// Path leads to a volume's content while it has no device. Open makes a device of it, for as long as that is open or mounted. Await returns when
-	// it has none, or volume.ErrInUse.
+	// it has none, or volume.ErrInUse. OpenDraft and OpenCopy make a device of the draft and of the copy, for which AwaitOwn waits.
 	Path(uid string) string
 	Open(uid string) (*os.File, error)
+	OpenDraft(uid string) (*os.File, error)
+	OpenCopy(uid string) (*os.File, error)
 	Await(ctx context.Context, uid string) error
+	AwaitOwn(ctx context.Context, uid string) error
 	Close(ctx context.Context) error
 }
 
@@ -66,12 +75,20 @@ type Config struct {
 	Images Images
 }
 
-// Pool implements volume.Pool.
-type Pool struct{ cfg Config }
+// Pool implements volume.Pool, volume.Exporter and volume.Importer.
+type Pool struct {
+	cfg Config
 
-// New returns a pool on what an earlier process left. File systems that it left frozen are thawed.
+	mu sync.Mutex
+	// exporting are the UIDs of the volumes that are being exported.
+	exporting map[string]bool
+	// swept: the copies that an earlier process left are gone.
+	swept bool
+}
+
+// New returns a pool on what an earlier process left. File systems that it left frozen are thawed, and what it had mounted for itself is unmounted.
 func New(cfg Config) (*Pool, error) {
-	p := &Pool{cfg: cfg}
+	p := &Pool{cfg: cfg, exporting: map[string]bool{}}
 	all, err := mounts.Below(p.dir(dirRoots))
 	if err != nil {
 		return nil, err
@@ -79,14 +96,20 @@ func New(cfg Config) (*Pool, error) {
 	for _, m := range all {
 		err = errors.Join(err, ext4.Thaw(m.Path))
 	}
-	return p, err
+	own, more := mounts.Below(p.dir(dirOwn))
+	for _, m := range own {
+		more = errors.Join(more, unmount(context.Background(), m.Path))
+	}
+	return p, errors.Join(err, more)
 }
 
-// The directories of a pool. Only root enters the first two.
+// The directories of a pool. Only root enters the first three.
 const (
 	// dirRecords has a file for each volume, dirRoots a mount for each that is attached.
 	dirRecords = "records"
 	dirRoots   = "roots"
+	// dirOwn has a mount for each archive that is being written or read.
+	dirOwn = "own"
 	// dirClusters has a mount for each attachment. Programs of members, which are other users on the host, get to it by its whole path.
 	dirClusters = "clusters"
 )
@@ -171,6 +194,9 @@ func (p *Pool) mounted(uid string) (bool, error) {
 // Observe implements volume.Pool.
 func (p *Pool) Observe(ctx context.Context) ([]volume.State, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := p.sweep(); err != nil {
 		return nil, err
 	}
 	images, err := p.cfg.Images.List()
@@ -260,7 +286,9 @@ func (p *Pool) Close(ctx context.Context) error {
 	for _, m := range roots {
 		err = errors.Join(err, ext4.Thaw(m.Path))
 	}
-	for _, m := range append(clusters, roots...) {
+	own, more := mounts.Below(p.dir(dirOwn))
+	err = errors.Join(err, more)
+	for _, m := range slices.Concat(clusters, roots, own) {
 		err = errors.Join(err, unmount(ctx, m.Path))
 	}
 	if err != nil {
@@ -268,6 +296,9 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	for _, m := range roots {
 		err = errors.Join(err, p.cfg.Images.Await(ctx, filepath.Base(m.Path)))
+	}
+	for _, m := range own {
+		err = errors.Join(err, p.cfg.Images.AwaitOwn(ctx, filepath.Base(m.Path)))
 	}
 	if err != nil {
 		return err

@@ -28,6 +28,7 @@ import (
 const (
 	fileVolume     = "volume"
 	fileDraft      = "draft"
+	fileCopy       = "copy"
 	prefixSnapshot = "snapshot-"
 )
 
@@ -113,7 +114,7 @@ func (s *Store) each(visit func(uid, name string, t Taken)) error {
 			if err != nil {
 				return err
 			}
-			t.Snapshot = strings.HasPrefix(f.Name(), prefixSnapshot)
+			t.Snapshot = strings.HasPrefix(f.Name(), prefixSnapshot) || f.Name() == fileCopy
 			visit(v.Name(), f.Name(), t)
 		}
 	}
@@ -327,8 +328,10 @@ func (s *Store) Resize(uid string, bytes int64) error {
 func (s *Store) Path(uid string) string { return s.file(uid, fileVolume) }
 
 // Open returns an open block device of a volume, as large as its file. It is there for as long as it is open or mounted.
-func (s *Store) Open(uid string) (*os.File, error) {
-	device, err := loopdev.Open(s.Path(uid))
+func (s *Store) Open(uid string) (*os.File, error) { return openDevice(s.Path(uid)) }
+
+func openDevice(path string) (*os.File, error) {
+	device, err := loopdev.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -340,10 +343,19 @@ func (s *Store) Open(uid string) (*os.File, error) {
 
 // Await returns when nothing uses a volume's block device any more, or volume.ErrInUse when something goes on doing so.
 func (s *Store) Await(ctx context.Context, uid string) error {
+	return s.await(ctx, uid, fileVolume, fileDraft)
+}
+
+// AwaitOwn is Await for the devices of the volume's draft and of its copy.
+func (s *Store) AwaitOwn(ctx context.Context, uid string) error {
+	return s.await(ctx, uid, fileDraft, fileCopy)
+}
+
+func (s *Store) await(ctx context.Context, uid string, names ...string) error {
 	if there, err := s.open(false); err != nil || !there {
 		return err
 	}
-	for _, name := range []string{fileVolume, fileDraft} {
+	for _, name := range names {
 		err := loopdev.Await(ctx, s.file(uid, name))
 		if errors.Is(err, loopdev.ErrBusy) {
 			return fmt.Errorf("%w: %w", volume.ErrInUse, err)

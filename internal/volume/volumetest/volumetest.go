@@ -83,6 +83,11 @@ func Run(t *testing.T, h Harness) {
 		{"a full volume refuses bytes, and goes on", fullOfBytes},
 		{"a volume with all its files refuses another", fullOfFiles},
 		{"a volume holds again what a snapshot held", contents},
+		{"an archive of a volume makes another that holds the same", archives},
+		{"a volume is used and changed while an archive of it is written", archivesInUse},
+		{"of an archive that is not whole nothing is made", archivesCut},
+		{"a volume that can't hold what an archive has is not made", archivesTooLarge},
+		{"an archive of a snapshot has what that held", archivesOfSnapshots},
 	}
 	for node, row := range rows {
 		t.Run(row.name, func(t *testing.T) {
