@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -179,6 +180,9 @@ func TestPoolContractOnXFS(t *testing.T) {
 type doomed struct {
 	Dir    string
 	Volume volume.Volume
+	// Archive is the path of an archive that the volume is made of. Export: an archive of it is written.
+	Archive string
+	Export  bool
 }
 
 const doomedVariable = "NEARMETAL_TEST_DOOMED_VOLUME"
@@ -203,6 +207,16 @@ func beDoomed(text string) error {
 	p, err := open(job.Dir)
 	if err != nil {
 		return err
+	}
+	switch {
+	case job.Export:
+		return p.Export(context.Background(), job.Volume.UID, "", io.Discard)
+	case job.Archive != "":
+		in, err := os.Open(job.Archive)
+		if err != nil {
+			return err
+		}
+		return errors.Join(p.Import(context.Background(), job.Volume, in), in.Close())
 	}
 	return p.Apply(context.Background(), job.Volume)
 }
