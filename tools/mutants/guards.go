@@ -69,7 +69,7 @@ func guards() []Mutant {
 		rebootGuards,
 		resizeGuards,
 		foreignGuards,
-		homeGuards, volumeGuards,
+		homeGuards, volumeGuards, backupGuards,
 		consoleGuards,
 		shapeGuards,
 		hostCheckGuards,

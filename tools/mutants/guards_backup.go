@@ -1,0 +1,61 @@
+package main
+
+// backupGuards: an archive of a volume is whole or refused, and neither direction leaves the volume.
+var backupGuards = []Mutant{
+	{
+		Guard:   "an archive whose end is missing is refused",
+		File:    "internal/volume/archive/unpack.go",
+		Find:    "trailer, err := tail.Trailer()\n\tif err != nil {",
+		Replace: "trailer, err := tail.Trailer()\n\tif err != nil && ctx.Err() != nil {",
+		Test:    "./internal/volume/archive TestACutOrChangedArchiveIsRefused",
+	},
+	{
+		Guard:   "an archive with the end of another is refused",
+		File:    "internal/volume/archive/unpack.go",
+		Find:    "trailer.SHA256 != got ||",
+		Replace: "len(trailer.SHA256) != len(got) ||",
+		Test:    "./internal/volume/archive TestACutOrChangedArchiveIsRefused",
+	},
+	{
+		Guard:   "an archive leads nowhere out of its volume",
+		File:    "internal/volume/archive/pack.go",
+		Find:    "unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV",
+		Replace: "unix.RESOLVE_NO_MAGICLINKS",
+		Test:    "./internal/volume/archive TestHostileArchivesAreRefused",
+	},
+	{
+		Guard:   "an archive has no IDs that members have not",
+		File:    "internal/volume/archive/unpack.go",
+		Find:    "h.Uid > MaxID ||",
+		Replace: "h.Uid > 1<<31 ||",
+		Test:    "./internal/volume/archive TestHostileArchivesAreRefused",
+	},
+	{
+		Guard:   "an archive gives no rights on the host",
+		File:    "internal/volume/archive/attributes.go",
+		Find:    "if !travels(name) {\n\t\t\treturn fmt.Errorf",
+		Replace: "if !travels(name) && name == \"\" {\n\t\t\treturn fmt.Errorf",
+		Test:    "./internal/volume/archive TestHostileArchivesAreRefused",
+	},
+	{
+		Guard:   "files with holes don't take a node's time for ever",
+		File:    "internal/volume/archive/pack.go",
+		Find:    "p.seeming > p.most {",
+		Replace: "p.seeming < 0 {",
+		Test:    "./internal/volume/archive TestSeemingContentIsBounded",
+	},
+	{
+		Guard:   "a volume is not purged while an archive of it is written",
+		File:    "internal/volume/imagepool/archive.go",
+		Find:    "if p.exporting[uid] {",
+		Replace: "if p.exporting[uid] && uid == \"\" {",
+		Test:    "./internal/volume/imagepool TestPoolContract",
+	},
+	{
+		Guard:   "what a crash left of a copy is removed",
+		File:    "internal/volume/imagepool/archive.go",
+		Find:    "if err := p.cfg.Images.DropCopies(); err != nil {",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/volume/imagepool TestAProcessThatIsKilledAmidAnArchiveLeavesNothing",
+	},
+}
