@@ -40,6 +40,15 @@ func (c *Client) ConnectMemberDisplay(ctx context.Context, name, member string) 
 	return c.tunnel(ctx, cluster(name)+"/members/"+url.PathEscape(member)+"/display")
 }
 
+// BackUpVolume opens a byte stream with a backup of a volume or, unless it is "", of a snapshot of it. ctx bounds the opening, not the stream.
+func (c *Client) BackUpVolume(ctx context.Context, name, snapshot string) (*Tunnel, error) {
+	path := volumePath(name) + "/backup"
+	if snapshot != "" {
+		path += "?snapshot=" + url.QueryEscape(snapshot)
+	}
+	return c.tunnel(ctx, path)
+}
+
 // upgrade makes a fresh connection the tunnel that req asks for.
 func (c *Client) upgrade(ctx context.Context, conn net.Conn, req *http.Request) (*Tunnel, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends the reading and writing below

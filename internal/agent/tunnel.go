@@ -58,11 +58,14 @@ func (a *Agent) tunnelClient() (*http.Client, func()) {
 	return own, own.CloseIdleConnections
 }
 
-// reach connects to a member's port, to its console or to its display, and takes one of the places for tunnels.
+// reach connects to a member's port, to its console or to its display, or to a volume, and takes one of the places for tunnels.
 func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	life := ctx
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
+	if asked.Target == agentstream.TargetVolume {
+		return a.placed(ctx, func(ctx context.Context) (io.ReadWriteCloser, error) { return a.reachVolume(ctx, life, asked) })
+	}
 	found := make(chan driver.Driver, 1)
 	a.post(ctx, func() {
 		var d driver.Driver
@@ -84,6 +87,11 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 	if err != nil {
 		return nil, err
 	}
+	return a.placed(ctx, connect)
+}
+
+// placed connects, and takes one of the places for tunnels.
+func (a *Agent) placed(ctx context.Context, connect func(context.Context) (io.ReadWriteCloser, error)) (io.ReadWriteCloser, error) {
 	select {
 	case a.tunnels <- struct{}{}:
 	default:

@@ -33,6 +33,8 @@ type volumes struct {
 	// problem is why it can't be looked at, and lookAt when to try again.
 	problem string
 	lookAt  time.Time
+	// copies is how many backups are being written.
+	copies int
 }
 
 // volumeState is one volume that is wanted here, was found here, or both.
@@ -45,6 +47,8 @@ type volumeState struct {
 	// purged: the pool has verified that nothing is left of it.
 	purged   bool
 	attempts lifecycle.Attempts
+	// copying ends the backup that is being written; nil: none is.
+	copying context.CancelFunc
 	// held is why an attachment that is no longer wanted stays.
 	held string
 }
@@ -68,6 +72,7 @@ func (a *Agent) wantVolumes(d *agentstream.Desired) {
 			s.purged = false
 		}
 		s.want = want
+		s.endUnwantedCopy()
 	}
 }
 

@@ -98,6 +98,15 @@ type Tunnel struct {
 	Console *api.ConsoleRequest `json:"console,omitempty"`
 	// Successor is the assignment that goes on from TargetState or TargetMove.
 	Successor string `json:"successor,omitempty"`
+	// Volume is that of TargetVolume, which is about no member.
+	Volume *VolumeCopy `json:"volume,omitempty"`
+}
+
+// VolumeCopy names what a backup is made of.
+type VolumeCopy struct {
+	UID string `json:"uid"`
+	// Snapshot is the UID of one of the volume's snapshots, or "" for what it holds now.
+	Snapshot string `json:"snapshot,omitempty"`
 }
 
 // Target is what of a member a tunnel leads to.
@@ -110,6 +119,7 @@ const (
 	TargetDisplay Target = "display" // the display
 	TargetState   Target = "state"   // what it left on disk when it was saved (driver.Saver.Export)
 	TargetMove    Target = "move"    // the running member itself (driver.Mover.Send)
+	TargetVolume  Target = "volume"  // an archive of a volume (volume.Exporter)
 )
 
 // CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.

@@ -76,6 +76,12 @@ func (s *Server) documentStreams() {
 		"For virtual machines whose group has `display`. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the "+
 			"connection is then the stream: that of a VNC server without a password (RFC 6143).",
 		[]*huma.Param{name, member}, nil, codeNoCluster, codeNoMember, codeNoDisplay, codeUpgrade, codeUnreachable)
+	volume := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "NAME or a UID; of another project PROJECT.NAME"}
+	s.documentStream("/v1/volumes/{name}/backup", "back-up-volume", "Read a backup of a volume",
+		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then a tar file, compressed with zstd, of all "+
+			"files of the volume at this moment. Its last 1024 bytes are a frame that zstd skips, with JSON: the backup is whole if that has no `failure`.",
+		[]*huma.Param{volume, {Name: "snapshot", In: "query", Schema: text, Description: "Name of the snapshot to read instead"}},
+		nil, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeUpgrade, codeUnreachable)
 	s.documentUsage()
 	s.documentMetrics()
 	s.documentBuildLog()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -22,13 +23,15 @@ const (
 	tunnelPort = 22
 )
 
-// Tunnels opens byte streams to members through the agents of their nodes. One that has CloseWrite is closed one way at a time.
+// Tunnels opens byte streams to members and volumes through the agents of their nodes. One that has CloseWrite is closed one way at a time.
 type Tunnels interface {
 	OpenTunnel(ctx context.Context, node, memberID string, port int) (io.ReadWriteCloser, error)
 	// OpenConsole attaches to a member's serial console. An agentstream.ErrInUse refuses to let two type at once.
 	OpenConsole(ctx context.Context, node, memberID string, r api.ConsoleRequest) (io.ReadWriteCloser, error)
 	// OpenDisplay connects to a member's display.
 	OpenDisplay(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error)
+	// OpenVolume begins to read a backup of a volume.
+	OpenVolume(ctx context.Context, node string, v agentstream.VolumeCopy) (io.ReadWriteCloser, error)
 }
 
 // connectMember makes the request's connection a byte stream to a port of a member.

@@ -16,7 +16,7 @@ import (
 
 func (a *app) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, resize, snapshot and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
+		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, resize, snapshot, back up and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.Long = cmd.Short + `. A volume is a file system of a bounded size on the disk of one node. It belongs to a project and
 outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume.
@@ -28,7 +28,7 @@ outlives clusters. It can be resized, has snapshots, and can begin as a snapshot
 A deleted volume is kept for its retention, and 'nearmetal volume undelete' brings it back until then. It counts against the project's quota and
 keeps its name until it is purged.`
 	cmd.AddCommand(a.volumeCreate(), a.volumeList(), a.volumeShow(), a.volumeResize(), a.volumeSnapshotCommand(), a.volumeRestore("restore NAME@SNAPSHOT"),
-		a.volumeDelete(), a.volumeUndelete())
+		a.volumeBackup(), a.volumeDelete(), a.volumeUndelete())
 	return a.connects(cmd)
 }
 

@@ -48,6 +48,11 @@ func (m *Monitor) OpenDisplay(ctx context.Context, nodeName, memberID string) (i
 	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetDisplay})
 }
 
+// OpenVolume begins to read a backup of a volume through the agent of its node: an archive, and then the end of the stream. Close ends it early.
+func (m *Monitor) OpenVolume(ctx context.Context, nodeName string, v agentstream.VolumeCopy) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{Target: agentstream.TargetVolume, Volume: &v})
+}
+
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	id, t, err := m.askForTunnel(nodeName, asked)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -252,6 +253,11 @@ func (t *Tunnels) OpenConsole(ctx context.Context, node, memberID string, r api.
 // OpenDisplay is OpenTunnel: it notes the display behind the member.
 func (t *Tunnels) OpenDisplay(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error) {
 	return t.OpenTunnel(ctx, node, memberID+" display", 0)
+}
+
+// OpenVolume is OpenTunnel: it notes the snapshot behind the volume.
+func (t *Tunnels) OpenVolume(ctx context.Context, node string, v agentstream.VolumeCopy) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, strings.TrimSpace(v.UID+" "+v.Snapshot), 0)
 }
 
 // OpenTunnel connects to the test's server.

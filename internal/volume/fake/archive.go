@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/archive"
 )
 
 // archived is what an archive of a pretended volume has before its trailer.

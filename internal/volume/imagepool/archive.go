@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/archive"
 	"github.com/nearmetal/nearmetal/internal/volume/ext4"
 )
 
@@ -81,7 +81,9 @@ func (p *Pool) export(ctx context.Context, uid, snapshot string, out io.Writer) 
 		still = func() (func() error, error) { return func() error { return nil }, nil }
 	}
 	// What this takes away must go even if ctx has ended.
-	defer func() { err = errors.Join(err, p.leaveOwn(context.WithoutCancel(ctx), uid), p.cfg.Images.DropCopy(uid)) }()
+	defer func() {
+		err = errors.Join(err, p.leaveOwn(context.WithoutCancel(ctx), uid), p.cfg.Images.DropCopy(uid))
+	}()
 	if err := p.cfg.Images.Copy(ctx, uid, snapshot, still); err != nil {
 		return err
 	}

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/archive"
 )
 
 // archiver is a pool that writes and reads archives. A pool that does neither has no such rows.

@@ -19,8 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/needs"
-	"github.com/nearmetal/nearmetal/internal/volume/archive"
 )
 
 const volumeBytes = 64 << 20

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/archive"
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// backupStep is after how many bytes the progress of a backup is told.
+const backupStep = 64 << 20
+
+func (a *app) volumeBackup() *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use: "backup NAME[@SNAPSHOT] FILE", Short: "Write all files of a volume, or of a snapshot, to one file on this machine",
+		Long: `Write all files of a volume to one file on this machine, as they are at this moment, or of a snapshot as they were then. Clusters that have the
+volume attached go on. The node needs as much room for it as for a snapshot while it takes.
+
+The file is a tar file, compressed with zstd: 'tar --zstd -tf FILE' lists it. It has owners, modes, times, links, files with holes, user attributes and
+access control lists, and no sockets. Until it is whole it is FILE.part; when the command is interrupted, nothing is left.`,
+		Example: `  nearmetal volume backup data data.tar.zst
+  nearmetal volume backup data@monday monday.tar.zst`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 2 && args[1] != "" {
+				if name, snapshot := manifest.CutVolumeSnapshot(args[0]); name != "" && strings.Contains(args[0], "@") == (snapshot != "") {
+					return nil
+				}
+			}
+			return usage("name the volume and the file: '%s'", useLine(cmd))
+		},
+		ValidArgsFunction: a.completeVolumes(1),
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "replace FILE if it exists")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path := args[1]
+		if _, err := os.Lstat(path); err == nil && !force {
+			return usage("%s exists; choose another name, or give --force to replace it", path)
+		}
+		name, snapshot := manifest.CutVolumeSnapshot(args[0])
+		c, err := a.client(0)
+		if err != nil {
+			return err
+		}
+		stream, err := c.BackUpVolume(cmd.Context(), name, snapshot)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = stream.Close() }()
+		defer context.AfterFunc(cmd.Context(), func() { _ = stream.Close() })()
+		got, bytes, err := a.keepBackup(stream, path)
+		if err != nil {
+			if cmd.Context().Err() != nil {
+				err = cmd.Context().Err()
+			}
+			return fmt.Errorf("volume %q was not backed up, and %s was not written: %w", args[0], path, err)
+		}
+		skipped := ""
+		if got.Skipped > 0 {
+			skipped = fmt.Sprintf("; %d sockets and devices are not in it", got.Skipped)
+		}
+		fmt.Fprintf(a.Streams.Out, "%s has %d files of volume %s in %s%s\n", path, got.Files, args[0], volumeBytes(api.Bytes(bytes)), skipped)
+		return nil
+	}
+	return cmd
+}
+
+// keepBackup writes a backup to a file, which is there when it is whole, and not otherwise.
+func (a *app) keepBackup(from io.Reader, path string) (got archive.Trailer, bytes int64, err error) {
+	part := path + ".part"
+	file, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return got, 0, err
+	}
+	defer func() {
+		if err != nil {
+			if more := os.Remove(part); !errors.Is(more, fs.ErrNotExist) {
+				err = errors.Join(err, more)
+			}
+		}
+	}()
+	p := a.progress()
+	defer p.stop()
+	p.say("waiting for the node")
+	var tail archive.Tail
+	to := io.MultiWriter(file, &tail)
+	for err == nil {
+		var n int64
+		n, err = io.CopyN(to, from, backupStep)
+		bytes += n
+		p.say("received " + volumeBytes(api.Bytes(bytes)))
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if err == nil {
+		got, err = tail.Trailer()
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return got, bytes, err
+	}
+	return got, bytes, os.Rename(part, path)
+}
