@@ -103,8 +103,8 @@ var volumeGuards = []Mutant{
 	{
 		Guard:   "a file system that was left frozen is thawed",
 		File:    "internal/volume/imagepool/imagepool.go",
-		Find:    "for _, m := range all {\n\t\terr = errors.Join(err, ext4.Thaw(m.Path))\n\t}\n\treturn p, err",
-		Replace: "_ = all\n\treturn p, err",
+		Find:    "for _, m := range all {\n\t\terr = errors.Join(err, ext4.Thaw(m.Path))\n\t}\n\town, more",
+		Replace: "_ = all\n\town, more",
 		Test:    "./internal/volume/imagepool TestAProcessThatIsKilledAtAnyStepLeavesTheOldOrTheNew",
 	},
 	{
