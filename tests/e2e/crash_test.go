@@ -18,6 +18,11 @@ import (
 // aboutSites tells whether the way to a mark is the start or the end of a site, not a cluster.
 func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.") }
 
+// aboutPools tells whether a mark is on the way of a pool of volumes, whose own test kills a process at each of them (package imagepool).
+func aboutPools(mark string) bool {
+	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.")
+}
+
 // lanes is how many sites live through crashes side by side.
 const lanes = 4
 
@@ -51,7 +56,7 @@ func deal(marks []string) [lanes][]string {
 // it dies again and again until it has died at each; with NEARMETAL_FAULT_ROUNDS above 1 each mark is armed by itself, too.
 func TestACrashAtAnyMarkInTheLifeOfAClusterIsOutlived(t *testing.T) {
 	program(t, failpoints)
-	marks := slices.DeleteFunc(marksInSource(t), aboutSites)
+	marks := slices.DeleteFunc(marksInSource(t), func(mark string) bool { return aboutSites(mark) || aboutPools(mark) })
 	nothingLeft(t)
 	var mu sync.Mutex
 	died := map[string][]string{} // act to marks
