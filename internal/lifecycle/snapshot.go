@@ -263,15 +263,14 @@ func unfitFor(spec api.ClusterSpec, m *api.Assignment, state *api.SnapshotClaim,
 				m.Member, state.Cores, api.Bytes(state.MemoryBytes), g.Cores, g.Memory)
 		}
 	}
-	for _, a := range assignments {
-		if a.Clean || a.ID == m.ID || a.IsPart() {
-			continue
+	for _, q := range state.Ports {
+		at := func(p api.PortClaim) bool { return p.Network == q.Network && p.Address == q.Address }
+		if slices.ContainsFunc(m.Ports, at) {
+			continue // the member has its address: what an earlier restore took it over from may still be leaving
 		}
-		for _, p := range a.Ports {
-			for _, q := range state.Ports {
-				if p.Network == q.Network && p.Address == q.Address {
-					return fmt.Sprintf("member %s had address %s in the snapshot, which member %s has now", m.Member, q.Address, a.Member)
-				}
+		for _, a := range assignments {
+			if !a.Clean && !a.IsPart() && slices.ContainsFunc(a.Ports, at) {
+				return fmt.Sprintf("member %s had address %s in the snapshot, which member %s has now", m.Member, q.Address, a.Member)
 			}
 		}
 	}

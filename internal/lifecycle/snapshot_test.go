@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -45,6 +46,15 @@ func (l *life) made() {
 func (l *life) written(ids ...string) {
 	for _, id := range ids {
 		l.Observed[id] = Observation{Phase: api.MemberSaved, StateBytes: 700, Since: t0}
+	}
+}
+
+// addressed gives a state the address that its member had.
+func (l *life) addressed(id, address string) {
+	for _, a := range l.Assignments {
+		if a.ID == id {
+			a.Snapshot.Ports = []api.PortClaim{{Network: "net", Address: netip.MustParseAddr(address)}}
+		}
 	}
 }
 
@@ -229,6 +239,27 @@ func TestHowASnapshotIsRestored(t *testing.T) {
 				l.back()
 				l.Intent.Spec.Groups[0].Memory = 1 << 30
 			}, refused("member c-0 had 0 cores and 0 in the snapshot, and has 0 cores and 1GiB now; resize it back"),
+		},
+		{
+			"an address that another member has by now is named", api.ClusterReady, func(l *life) {
+				l.made()
+				l.addressed("a3", "10.64.0.9")
+				l.back()
+				l.add("c-2", "n3", 2).Ports = []api.PortClaim{{Network: "net", Address: netip.MustParseAddr("10.64.0.9")}}
+				l.release("a4")
+			}, append([]string{"WakeAt 10m0s"}, refused("member c-1 had address 10.64.0.9 in the snapshot, which member c-2 has now")...),
+		},
+		{
+			"what an earlier restore released is still leaving, with the member's address", api.ClusterReady, func(l *life) {
+				l.made()
+				l.addressed("a3", "10.64.0.9")
+				l.back()
+				l.Assignments[1].Ports = l.Assignments[3].Snapshot.Ports
+				l.add("c-1", "n2", 1).Ports = l.Assignments[3].Snapshot.Ports
+				l.release("a4")
+				l.verified("a2", "")
+				l.verified("a3", "")
+			}, append([]string{"WakeAt 10m0s"}, restored...),
 		},
 		{
 			"a request that has ended is not taken up again", api.ClusterReady, func(l *life) {

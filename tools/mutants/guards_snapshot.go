@@ -59,6 +59,20 @@ var snapshotGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
 	},
 	{
+		Guard:   "a snapshot is not restored over an address that another member has by now",
+		File:    "internal/lifecycle/snapshot.go",
+		Find:    "p.Network == q.Network && p.Address == q.Address",
+		Replace: "p.Network == q.Network && p.Address == q.Address && false",
+		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
+	},
+	{
+		Guard:   "what an earlier restore released does not forbid the next",
+		File:    "internal/lifecycle/snapshot.go",
+		Find:    "if slices.ContainsFunc(m.Ports, at) {",
+		Replace: "if slices.ContainsFunc(m.Ports, at) && false {",
+		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
+	},
+	{
 		Guard:   "a member whose state is not laid down yet is not restored",
 		File:    "internal/lifecycle/shelved.go",
 		Find:    "|| l.unclean(m) || m.layingDown()",
