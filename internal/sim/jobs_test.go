@@ -39,8 +39,8 @@ func (a *agent) runJobs() {
 	}
 	for id, h := range a.n.host {
 		for run := range h.jobs {
-			if _, wanted := a.jobs[run]; !wanted && a.current && h.jobs[run].Phase.Ended() && a.desired[id].Generation != 0 {
-				delete(h.jobs, run) // the server has heard of its end
+			if _, wanted := a.jobs[run]; !wanted && a.current && h.jobs[run].Phase.Ended() && a.desired[id].Generation != 0 && !a.desired[id].Restore {
+				delete(h.jobs, run) // the server has heard of its end; of a successor's runs the node that it comes from still speaks
 			}
 		}
 	}
@@ -110,13 +110,15 @@ func (h *hostMember) endJobs() {
 	}
 }
 
-// jobsObserved is what the agent says of runs.
+// jobsObserved is what the agent says of runs in members. Those of a state on a disk, such as a snapshot's, are in none.
 func (a *agent) jobsObserved() []agentstream.JobObserved {
 	var all []agentstream.JobObserved
 	for _, id := range slices.Sorted(maps.Keys(a.n.host)) {
 		h := a.n.host[id]
 		for _, run := range slices.Sorted(maps.Keys(h.jobs)) {
-			all = append(all, h.jobs[run].JobObserved)
+			if r := h.jobs[run]; r.in != nil {
+				all = append(all, r.JobObserved)
+			}
 		}
 	}
 	return all
