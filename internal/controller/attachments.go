@@ -5,33 +5,37 @@ import (
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
-// attachmentsOf returns the attachments of a volume on its node: one for each cluster with members there that have it, members that are being
-// released included. A cluster of which all members only read may only read.
-func attachmentsOf(view *state.View, volumeUID string) []volume.Attachment {
-	v := view.Volume(volumeUID)
-	if v == nil || v.Record == nil || v.Record.Purging {
-		return nil
+// attachments returns the attachments of all volumes on their nodes, by the volumes' UIDs: one for each cluster with members there that have the
+// volume, members that are being released included. A cluster of which all members only read may only read.
+func attachments(view *state.View) map[string][]volume.Attachment {
+	nodes := map[string]string{}
+	for _, v := range view.Volumes {
+		if v.Record != nil && !v.Record.Purging {
+			nodes[v.UID()] = v.Record.Node
+		}
 	}
-	var all []volume.Attachment
-	for _, c := range view.ClustersOnNode(v.Record.Node) {
-		if c.Record == nil {
+	all := map[string][]volume.Attachment{}
+	for _, c := range view.Clusters {
+		if c.Record == nil || len(c.Intent.Spec.Volumes) == 0 {
 			continue
 		}
-		one := volume.Attachment{ClusterUID: c.UID(), UserIDs: c.Record.UserIDs, ReadOnly: true}
-		claimed := false
 		for a := range c.All() {
-			if a.Node != v.Record.Node {
-				continue
-			}
 			for i := range a.Volumes {
-				if claim := &a.Volumes[i]; claim.UID == volumeUID {
-					claimed, one.ReadOnly = true, one.ReadOnly && claim.ReadOnly
+				if claim := &a.Volumes[i]; nodes[claim.UID] == a.Node {
+					all[claim.UID] = attach(all[claim.UID], c, claim.ReadOnly)
 				}
 			}
 		}
-		if claimed {
-			all = append(all, one)
-		}
 	}
+	return all
+}
+
+// attach adds what a member of a cluster does with a volume. The cluster's attachment, if it has one, is the last.
+func attach(all []volume.Attachment, c *state.Cluster, readOnly bool) []volume.Attachment {
+	if len(all) == 0 || all[len(all)-1].ClusterUID != c.UID() {
+		return append(all, volume.Attachment{ClusterUID: c.UID(), UserIDs: c.Record.UserIDs, ReadOnly: readOnly})
+	}
+	last := &all[len(all)-1]
+	last.ReadOnly = last.ReadOnly && readOnly
 	return all
 }
