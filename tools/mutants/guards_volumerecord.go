@@ -45,7 +45,7 @@ var volumeRecordGuards = []Mutant{
 		Test:    "./internal/state TestAnUndeletionAndAPurgeDoNotPassEachOther",
 	},
 	{
-		Guard:   "what a node is told of a volume does not become older with a restart of the server",
+		Guard:   "what a node hears of a volume does not become older with a restart of the server",
 		File:    "internal/state/volume.go",
 		Find:    "\tnext.Record, next.recordRevision = rec, revision\n\tnext.Revision = max(next.Revision, revision)\n",
 		Replace: "\tnext.Record, next.recordRevision = rec, revision\n\tnext.Revision = revision\n",
@@ -115,7 +115,7 @@ var volumeRecordGuards = []Mutant{
 		Test:    "./internal/volume/plan TestVolumesArePlannedFromTheSituation",
 	},
 	{
-		Guard:   "a node is told that a volume was made, and makes no empty one in its place",
+		Guard:   "a node hears that a volume was made, and makes no empty one in its place",
 		File:    "internal/volume/plan/told.go",
 		Find:    "Made: v.Record.Made, Purge",
 		Replace: "Purge",
@@ -138,7 +138,7 @@ var volumeRecordGuards = []Mutant{
 	{
 		Guard:   "a cluster that only reads a volume may only read it",
 		File:    "internal/controller/attachments.go",
-		Find:    "one.ReadOnly && claim.ReadOnly",
+		Find:    "last.ReadOnly && readOnly",
 		Replace: "false",
 		Test:    "./internal/controller TestAttachmentsFollowTheMembersThatHaveAVolume",
 	},

@@ -1,7 +1,7 @@
 // Package plan decides about volumes: on which node a new one lies, when it grows, when it is purged, and when it is over.
 //
 // It is pure. It sees the site as a Situation and returns operations, which package decision turns into records. It must never write, ask a node or
-// read a clock. Start with Plan, then room.go (how much a node's pool has left), phase.go (what users are shown) and told.go (what a node is told).
+// read a clock. Start with Plan, then room.go (how much a node's pool has left), phase.go (what users are shown) and told.go (what a node hears).
 package plan
 
 import (

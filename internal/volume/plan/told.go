@@ -6,7 +6,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
-// Told returns what each node is told of the volumes that lie on it, by their UIDs, without attachments. generation must be newer with each change of
+// Told returns what each node hears of the volumes that lie on it, by their UIDs, without attachments. generation must be newer with each change of
 // what is stored of a volume.
 func Told(volumes []Volume, generation func(uid string) int64) map[string][]volume.Volume {
 	needed := map[string][]string{}

@@ -123,7 +123,7 @@ func (r *rig) sameFile(t *testing.T, uid, name string, size int64) {
 	}
 }
 
-// paused writes to a buffer, and stops before its first byte until it is told to go on.
+// paused writes to a buffer, and stops before its first byte until it may go on.
 type paused struct {
 	bytes.Buffer
 	reached, goOn chan struct{}
