@@ -271,6 +271,39 @@ func TestPowerOnAMachineInUseIsRefusedUntilForcedByName(t *testing.T) {
 	}
 }
 
+// What a lost host's adapter still has of a member is removed by the host's agent, which needs the host to be on.
+func TestAMachineThatIsOffIsPoweredOnThoughALostMemberIsToBeRemovedFromIt(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddImage("e", 0, api.StackMetal, api.StackContainer)
+	s.Enroll("n1", 1)
+	s.AddNode("n1", 4)
+	create(t, s.Client(), "c1")
+	s.Place("c1")
+	s.MakeReady("c1")
+	on := func() *http.Response {
+		return send(t, s, request{method: "POST", path: "/v1/nodes/n1/power", body: `{"action": "on", "environment": "e"}`})
+	}
+	set := func(phase api.MachinePhase) { s.SetMachine("n1", func(rec *api.MachineRecord) { rec.Phase = phase }) }
+	set(api.MachineOff)
+	if p := problemOf(t, on()); p.Code != "node_in_use" {
+		t.Errorf("with a member that it holds: %s %s", p.Code, p.Detail)
+	}
+	s.Release("c1")
+	set(api.MachineReady)
+	if p := problemOf(t, on()); p.Code != "node_in_use" {
+		t.Errorf("with a member that is being removed, while it is on: %s %s", p.Code, p.Detail)
+	}
+	set(api.MachineOff)
+	for path, method := range map[string]string{"/v1/nodes/n1": "DELETE", "/v1/nodes/n1/inspect": "POST"} {
+		if p := problemOf(t, send(t, s, request{method: method, path: path})); p.Code != "node_in_use" {
+			t.Errorf("%s %s: %s %s", method, path, p.Code, p.Detail)
+		}
+	}
+	if n := answer[api.Node](t, on()); n.Machine.Request.Action != api.PowerActionOn {
+		t.Errorf("the request: %+v", n.Machine.Request)
+	}
+}
+
 func TestOfTwoPowerRequestsAtOnceOneIsTaken(t *testing.T) {
 	s := apiservertest.New(t, memory.New(), nil)
 	s.AddImage("e", 0, api.StackMetal)

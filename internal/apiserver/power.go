@@ -167,7 +167,21 @@ func (s *Server) mayPower(view *state.View, m *state.Machine, req api.NodePowerR
 	if req.Action == api.PowerActionCycle {
 		what = "power it off and on again"
 	}
-	return s.idle(view, m, req.Force, what)
+	// A machine that is off runs nothing, and what is still to be removed from it is removed once it is on again.
+	leaving := req.Action != api.PowerActionOn || m.Record == nil || m.Record.Phase != api.MachineOff
+	return s.idle(view, m, req.Force || !leaving && !holds(view, name), what)
+}
+
+// holds reports whether a node carries members, besides those that are being removed from it, or a build.
+func holds(view *state.View, node string) bool {
+	for _, c := range view.ClustersOnNode(node) {
+		for a := range c.Held() {
+			if a.Node == node {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(view.Builds, func(b *api.Build) bool { return b.Node == node && b.Phase == api.BuildRunning })
 }
 
 // bootedEnvironment is what a machine booted last because an operator asked for it, "" for nothing.

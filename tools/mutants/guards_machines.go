@@ -157,6 +157,20 @@ var machineGuards = []Mutant{
 		Test:    "./internal/apiserver TestPowerOnAMachineInUseIsRefusedUntilForcedByName",
 	},
 	{
+		Guard:   "a machine that holds members is not powered on for them to be lost",
+		File:    "internal/apiserver/power.go",
+		Find:    "req.Force || !leaving && !holds(view, name)",
+		Replace: "req.Force || !leaving",
+		Test:    "./internal/apiserver TestAMachineThatIsOffIsPoweredOnThoughALostMemberIsToBeRemovedFromIt",
+	},
+	{
+		Guard:   "a machine that is on is not powered on anew while members are being removed from it",
+		File:    "internal/apiserver/power.go",
+		Find:    "req.Force || !leaving && !holds(view, name)",
+		Replace: "req.Force || !holds(view, name)",
+		Test:    "./internal/apiserver TestAMachineThatIsOffIsPoweredOnThoughALostMemberIsToBeRemovedFromIt",
+	},
+	{
 		Guard:   "nothing selected is never all",
 		File:    "internal/apiserver/power.go",
 		Find:    "case len(req.Selector) == 0:",
