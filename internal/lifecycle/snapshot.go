@@ -263,18 +263,44 @@ func unfitFor(spec api.ClusterSpec, m *api.Assignment, state *api.SnapshotClaim,
 				m.Member, state.Cores, api.Bytes(state.MemoryBytes), g.Cores, g.Memory)
 		}
 	}
-	for _, q := range state.Ports {
-		at := func(p api.PortClaim) bool { return p.Network == q.Network && p.Address == q.Address }
-		if slices.ContainsFunc(m.Ports, at) {
-			continue // the member has its address: what an earlier restore took it over from may still be leaving
+	for _, a := range assignments {
+		if address := shared(a.Assignment, state.Ports); !a.Clean && a.ID != m.ID && !leaving(a, m) && address != "" {
+			return fmt.Sprintf("member %s had address %s in the snapshot, which member %s has now", m.Member, address, a.Member)
 		}
-		for _, a := range assignments {
-			if !a.Clean && !a.IsPart() && slices.ContainsFunc(a.Ports, at) {
-				return fmt.Sprintf("member %s had address %s in the snapshot, which member %s has now", m.Member, q.Address, a.Member)
+	}
+	return ""
+}
+
+// leaving reports whether an assignment was a member's own, and what it leaves is being removed.
+func leaving(a ClusterAssignment, m *api.Assignment) bool { return a.Releasing && a.Member == m.Member }
+
+// shared is an address that an assignment has and that is among those of ports, "" for none.
+func shared(a *api.Assignment, ports []api.PortClaim) string {
+	if a.IsPart() {
+		return ""
+	}
+	for _, p := range a.Ports {
+		for _, q := range ports {
+			if p.Network == q.Network && p.Address == q.Address {
+				return q.Address.String()
 			}
 		}
 	}
 	return ""
+}
+
+// heldBack are the members whose addresses in a snapshot are not free yet: an earlier restore took the same, and what it left is being removed.
+func (l *look) heldBack(s api.SnapshotIntent) (names []string) {
+	for _, state := range l.statesOf(s) {
+		for _, m := range l.members {
+			if m.Member == state.Member && slices.ContainsFunc(l.Assignments, func(a ClusterAssignment) bool {
+				return !a.Clean && a.ID != m.ID && leaving(a, m.Assignment) && shared(a.Assignment, state.Snapshot.Ports) != ""
+			}) {
+				names = append(names, "what an earlier restore left of "+m.Member)
+			}
+		}
+	}
+	return names
 }
 
 // planSnapshotRestore takes a request to restore a snapshot a step on. The cluster goes on as it is until the nodes have verified all states;
@@ -294,7 +320,7 @@ func (l *look) planSnapshotRestore() (ops []ClusterOperation, decided bool) {
 	}
 	i := slices.IndexFunc(l.Intent.Snapshots, func(s api.SnapshotIntent) bool { return s.Name == asked.Name })
 	s := l.Intent.Snapshots[i]
-	var open []string
+	open := l.heldBack(s)
 	for _, a := range l.statesOf(s) {
 		seen := l.Observed[a.ID]
 		phase, message := MemberPhase(a, l.Observed, l.Nodes)

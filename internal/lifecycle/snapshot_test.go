@@ -250,7 +250,7 @@ func TestHowASnapshotIsRestored(t *testing.T) {
 			}, append([]string{"WakeAt 10m0s"}, refused("member c-1 had address 10.64.0.9 in the snapshot, which member c-2 has now")...),
 		},
 		{
-			"what an earlier restore released is still leaving, with the member's address", api.ClusterReady, func(l *life) {
+			"it waits until what an earlier restore left is gone, which has the member's address", api.ClusterReady, func(l *life) {
 				l.made()
 				l.addressed("a3", "10.64.0.9")
 				l.back()
@@ -259,7 +259,7 @@ func TestHowASnapshotIsRestored(t *testing.T) {
 				l.release("a4")
 				l.verified("a2", "")
 				l.verified("a3", "")
-			}, append([]string{"WakeAt 10m0s"}, restored...),
+			}, []string{"WakeAt 10m0s", "WakeAt 15m0s"},
 		},
 		{
 			"a request that has ended is not taken up again", api.ClusterReady, func(l *life) {

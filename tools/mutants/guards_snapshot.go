@@ -66,10 +66,17 @@ var snapshotGuards = []Mutant{
 		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
 	},
 	{
-		Guard:   "what an earlier restore released does not forbid the next",
+		Guard:   "what an earlier restore left does not forbid the next",
 		File:    "internal/lifecycle/snapshot.go",
-		Find:    "if slices.ContainsFunc(m.Ports, at) {",
-		Replace: "if slices.ContainsFunc(m.Ports, at) && false {",
+		Find:    "a.ID != m.ID && !leaving(a, m) && address",
+		Replace: "a.ID != m.ID && address",
+		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
+	},
+	{
+		Guard:   "a member goes back once nothing is left of an earlier restore that has its address",
+		File:    "internal/lifecycle/snapshot.go",
+		Find:    "open := l.heldBack(s)",
+		Replace: "var open []string",
 		Test:    "./internal/lifecycle TestHowASnapshotIsRestored",
 	},
 	{
