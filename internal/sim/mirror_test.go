@@ -443,15 +443,16 @@ func (m *mirror) usedBy(project string) api.Quota {
 		for _, lost := range e.record.Lost {
 			for _, g := range e.intent.Spec.Groups {
 				if g.Name == lost.Group {
-					for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
-						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
-					}
 					q.Members++
 					if lost.Shape != nil {
 						g.Shape = *lost.Shape
 					}
-					if !m.saved[lost.Assignment] {
-						q.Cores, q.Memory = q.Cores+g.Cores, q.Memory+g.Memory
+					if m.saved[lost.Assignment] { // what it is to run on is taken from the quota again
+						continue
+					}
+					q.Cores, q.Memory = q.Cores+g.Cores, q.Memory+g.Memory
+					for _, r := range slices.Concat(g.Devices, functionsOf(&g)) {
+						addTakes(q.Devices, r.Class, r.Way, int64(r.Count))
 					}
 				}
 			}
