@@ -156,9 +156,11 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # Kernels with NFS are in the guest only. Namespaces play the nodes.
+VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan' -p 1 -count=1 -timeout 30m -v
 test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_NFS=1 $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -modules nfsd,nfsv4,loop' -count=1 -timeout 30m -v ./internal/volume/nfsd
+	NEARMETAL_NFS=1 $(VOLUME_GUEST) ./internal/volume/nfsd ./internal/volume/nfs
+	NEARMETAL_NFS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(VOLUME_GUEST) -run '^TestAVolumeReachesOtherNodes' ./tests/e2e
 
 # An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.
 SRIOV_GUEST_TESTS ?= ^TestAnAdaptersFunctionsGoToMachines|^TestTenantsOnOneAdapter|^TestAStandby

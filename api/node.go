@@ -125,8 +125,10 @@ type NodeRecord struct {
 	// Builder is the result of the checks whether environments can be built on the node; nil: it offers no builds.
 	Builder *BuilderCheck `json:"builder,omitempty"`
 	// VolumePool is the room for volumes; nil: the agent offers none.
-	VolumePool  *VolumePool `json:"volume_pool,omitempty"`
-	FirstSeenAt time.Time   `json:"first_seen_at"`
+	VolumePool *VolumePool `json:"volume_pool,omitempty"`
+	// VolumeSharing is whether volumes cross from and to the node; nil: its agent does not know how.
+	VolumeSharing *VolumeSharing `json:"volume_sharing,omitempty"`
+	FirstSeenAt   time.Time      `json:"first_seen_at"`
 	// Places are where the node is on the site's fabrics, one for each cell. They are for placement, and never stored.
 	Places []NodePlace `json:"-"`
 }
@@ -271,8 +273,10 @@ type AgentPart struct {
 	// VolumePool is the room that the node has for volumes, VolumeBytes the sum of the sizes of those that lie there.
 	VolumePool  *VolumePool `json:"volume_pool,omitempty"`
 	VolumeBytes int64       `json:"volume_bytes,omitempty"`
-	FirstSeenAt time.Time   `json:"first_seen_at"`
-	LastSeenAt  *time.Time  `json:"last_seen_at,omitempty"`
+	// VolumeSharing is whether volumes cross from and to the node; omitted where the agent does not know how.
+	VolumeSharing *VolumeSharing `json:"volume_sharing,omitempty"`
+	FirstSeenAt   time.Time      `json:"first_seen_at"`
+	LastSeenAt    *time.Time     `json:"last_seen_at,omitempty"`
 }
 
 // Environment is an environment as the API shows it, gathered from the nodes.

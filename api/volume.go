@@ -121,15 +121,16 @@ type VolumeClaim struct {
 	Node string `json:"node"`
 }
 
-// VolumePlace is where the volumes of a group lie: its members go there, and nowhere else. The zero value is of a group without volumes. Volumes have
-// the names within their project.
+// VolumePlace is where the volumes of a group lie: its members go there, or to nodes that reach them there. The zero value is of a group without
+// volumes. Volumes have the names within their project.
 type VolumePlace struct {
-	// Volume lies on Node.
-	Volume, Node string
-	// Other lies on OtherNode, which is another node: no member can have both.
-	Other, OtherNode string
-	// Unplaced has no node that could be gone to, and Why is the reason.
+	// Volume lies on Node. Problem is why it is not served to other nodes, "" where it is.
+	Volume, Node, Problem string
+	// Other lies on OtherNode, which is another node; OtherProblem is as Problem. Of volumes on three nodes, those that are not served are these.
+	Other, OtherNode, OtherProblem string
+	// Unplaced can't be had now, and Why is the reason. Away: its node is not heard of.
 	Unplaced, Why string
+	Away          bool
 }
 
 // VolumeAttachment is a volume that a cluster asks for.
@@ -176,4 +177,11 @@ type VolumePool struct {
 	HeldBytes     int64 `json:"held_bytes"`
 	// Problems are why there is no pool, or why it can't be used, one a line.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// VolumeSharing is what a node can do so that volumes cross between nodes.
+type VolumeSharing struct {
+	// ServeProblem is why the node can't serve its volumes to others, ReachProblem why its members can't have those of others; "" where they can.
+	ServeProblem string `json:"serve_problem,omitempty"`
+	ReachProblem string `json:"reach_problem,omitempty"`
 }

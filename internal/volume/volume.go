@@ -94,8 +94,10 @@ type Pool interface {
 	Apply(ctx context.Context, v Volume) error
 	// Observe returns every volume found on the node, debris included.
 	Observe(ctx context.Context) ([]State, error)
-	// Dir returns the directory by which members of a cluster have the volume, while it is attached.
+	// Dir returns the directory by which members of a cluster have the volume, while it is attached. Root returns that by which the host has it then,
+	// with the IDs of the disk.
 	Dir(uid, clusterUID string) string
+	Root(uid string) string
 	// Purge removes everything of a volume and verifies by looking that nothing is left. It returns ErrInUse while the volume is attached, or has
 	// snapshots that a volume which began as one still needs.
 	Purge(ctx context.Context, uid string, generation int64) error

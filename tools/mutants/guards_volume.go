@@ -110,7 +110,7 @@ var volumeGuards = []Mutant{
 	{
 		Guard:   "a snapshot is taken while nothing writes",
 		File:    "internal/volume/imagepool/apply.go",
-		Find:    "if err := ext4.Freeze(p.root(uid)); err != nil {",
+		Find:    "if err := ext4.Freeze(p.Root(uid)); err != nil {",
 		Replace: "if err := error(nil); err != nil {",
 		Test:    "./internal/volume/imagepool TestASnapshotUnderLoadIsWhole",
 	},

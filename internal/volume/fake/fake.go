@@ -180,6 +180,9 @@ func (p *Pool) Observe(ctx context.Context) ([]volume.State, error) {
 	return all, nil
 }
 
+// Root implements volume.Pool. There is nothing at that path.
+func (p *Pool) Root(uid string) string { return path.Join("/fake/roots", uid) }
+
 // Dir implements volume.Pool. There is nothing at that path.
 func (p *Pool) Dir(uid, clusterUID string) string { return path.Join("/fake/volumes", uid, clusterUID) }
 

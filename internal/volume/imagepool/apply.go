@@ -155,7 +155,7 @@ func (p *Pool) detach(ctx context.Context, uid string, wanted []volume.Attachmen
 	}
 	if mounted {
 		// An earlier process may have been killed amid a snapshot.
-		if err := ext4.Thaw(p.root(uid)); err != nil {
+		if err := ext4.Thaw(p.Root(uid)); err != nil {
 			return err
 		}
 	}
@@ -171,18 +171,18 @@ func (p *Pool) asWanted(uid, cluster string, there []mounts.Mount, wanted []volu
 	if i < 0 || len(there) != 1 || !there[0].Mapped || there[0].ReadOnly != wanted[i].ReadOnly {
 		return false
 	}
-	first, err := mounts.FirstOwner(p.root(uid), there[0].Path)
+	first, err := mounts.FirstOwner(p.Root(uid), there[0].Path)
 	return err == nil && first == wanted[i].UserIDs.First
 }
 
 // release unmounts a volume that is attached to nothing, and returns once nothing uses its content any more.
 func (p *Pool) release(ctx context.Context, uid string) error {
-	all, err := mounts.Below(p.root(uid))
+	all, err := mounts.Below(p.Root(uid))
 	if err != nil {
 		return err
 	}
 	for range all {
-		if err := unmount(ctx, p.root(uid)); err != nil {
+		if err := unmount(ctx, p.Root(uid)); err != nil {
 			return err
 		}
 	}
@@ -254,11 +254,11 @@ func (p *Pool) still(uid string) (thaw func() error, err error) {
 	if !mounted {
 		return func() error { return nil }, nil
 	}
-	if err := ext4.Freeze(p.root(uid)); err != nil {
+	if err := ext4.Freeze(p.Root(uid)); err != nil {
 		return nil, err
 	}
 	failpoint.Hit("imagepool.after-freeze")
-	return func() error { return ext4.Thaw(p.root(uid)) }, nil
+	return func() error { return ext4.Thaw(p.Root(uid)) }, nil
 }
 
 // mount mounts a volume for root, unless it is mounted.
@@ -276,7 +276,7 @@ func (p *Pool) mount(uid string) error {
 		return err
 	}
 	defer device.Close()
-	at := p.root(uid)
+	at := p.Root(uid)
 	if err := errors.Join(os.MkdirAll(p.cfg.Dir, 0o711), os.MkdirAll(at, 0o700)); err != nil {
 		return err
 	}
@@ -307,7 +307,7 @@ func (p *Pool) attach(ctx context.Context, v *volume.Volume) error {
 		if err := os.MkdirAll(at, 0o711); err != nil {
 			return err
 		}
-		if err := mounts.Map(p.root(v.UID), at, a.UserIDs, a.ReadOnly); err != nil {
+		if err := mounts.Map(p.Root(v.UID), at, a.UserIDs, a.ReadOnly); err != nil {
 			return fmt.Errorf("attaching it to cluster %s: %w", a.ClusterUID, err)
 		}
 		failpoint.Hit("imagepool.after-attach")
@@ -380,7 +380,7 @@ func (p *Pool) purge(ctx context.Context, uid string) error {
 // removePlaces removes the directories at which a volume was mounted. They are empty, unless something is mounted there after all.
 func (p *Pool) removePlaces(uid string) error {
 	dir := filepath.Join(p.dir(dirClusters), uid)
-	places := []string{p.root(uid), p.own(uid)}
+	places := []string{p.Root(uid), p.own(uid)}
 	clusters, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -115,8 +115,10 @@ const (
 )
 
 func (p *Pool) dir(name string) string       { return filepath.Join(p.cfg.Dir, name) }
-func (p *Pool) root(uid string) string       { return filepath.Join(p.cfg.Dir, dirRoots, uid) }
 func (p *Pool) recordFile(uid string) string { return filepath.Join(p.cfg.Dir, dirRecords, uid) }
+
+// Root implements volume.Pool.
+func (p *Pool) Root(uid string) string { return filepath.Join(p.cfg.Dir, dirRoots, uid) }
 
 // Dir implements volume.Pool.
 func (p *Pool) Dir(uid, clusterUID string) string {
@@ -187,7 +189,7 @@ func (p *Pool) attached(uid string) (map[string][]mounts.Mount, error) {
 
 // mounted reports whether a volume is mounted for root.
 func (p *Pool) mounted(uid string) (bool, error) {
-	all, err := mounts.Below(p.root(uid))
+	all, err := mounts.Below(p.Root(uid))
 	return len(all) > 0, err
 }
 
@@ -264,7 +266,7 @@ func (p *Pool) usage(uid string) (ext4.Usage, error) {
 		return ext4.Usage{}, err
 	}
 	if mounted {
-		u, err := ext4.OfMount(p.root(uid))
+		u, err := ext4.OfMount(p.Root(uid))
 		// Unmounted meanwhile, it was another file system's.
 		if still, _ := p.mounted(uid); still {
 			return u, err

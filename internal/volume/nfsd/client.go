@@ -9,8 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Mount is a volume that another node serves.
@@ -64,14 +62,16 @@ func (m Mount) Attach(ctx context.Context) error {
 }
 
 // Detach unmounts a volume, also one whose server does not answer. Repeating it is harmless.
-func (m Mount) Detach() error {
+func (m Mount) Detach(ctx context.Context) error {
 	for {
 		mounted, err := isMount(m.Dir)
 		if err != nil || !mounted {
 			break
 		}
-		if err := unix.Unmount(m.Dir, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmounting volume %s of %v: %w", m.Name, m.Server, err)
+		// A process can be killed while the kernel waits for a server that is gone.
+		said, err := exec.CommandContext(ctx, "umount", "-i", "-f", "-l", m.Dir).CombinedOutput()
+		if still, _ := isMount(m.Dir); err != nil && still {
+			return fmt.Errorf("unmounting volume %s: %w: %s", m.Name, err, strings.TrimSpace(string(said)))
 		}
 	}
 	if err := os.Remove(m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -94,6 +94,9 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
+// Found is a server that an earlier process has started, or one that is not there.
+func Found(cfg Config) *Server { return &Server{cfg: cfg} }
+
 // root is what clients see volumes below, by their names. control is where the kernel's server is controlled: it ends when that is unmounted.
 func (s *Server) root() string    { return filepath.Join(s.cfg.Dir, "volumes") }
 func (s *Server) control() string { return filepath.Join(s.cfg.Dir, "control") }
@@ -110,11 +113,15 @@ func (s *Server) mount() error {
 		if err := os.MkdirAll(at.dir, 0o700); err != nil {
 			return err
 		}
-		if mounted, err := isMount(at.dir); err != nil || mounted {
+		mounted, err := isMount(at.dir)
+		if err != nil {
 			return err
 		}
+		if mounted {
+			continue
+		}
 		// The kernel's server that is controlled is that of the thread's network namespace.
-		err := s.cfg.Space.Do(func() error { return unix.Mount(at.kind, at.dir, at.kind, at.flags, at.options) })
+		err = s.cfg.Space.Do(func() error { return unix.Mount(at.kind, at.dir, at.kind, at.flags, at.options) })
 		if errors.Is(err, unix.ENODEV) {
 			err = errors.New("this kernel has no NFS server; load its module nfsd")
 		}
@@ -203,7 +210,7 @@ func (s *Server) Share(v Share) error {
 	}
 	mounted, err := isMount(at)
 	if err == nil && !mounted {
-		err = unix.Mount(v.Dir, at, "", unix.MS_BIND, "")
+		err = bind(v.Dir, at)
 	}
 	if err != nil {
 		return fmt.Errorf("serving volume %s: %w", v.Name, err)
@@ -216,6 +223,22 @@ func (s *Server) Share(v Share) error {
 		return fmt.Errorf("serving volume %s: %w", v.Name, err)
 	}
 	return nil
+}
+
+// bind mounts what is mounted at a directory at another, too. An empty directory, where nothing is mounted, must never pass for a volume.
+func bind(dir, at string) error {
+	if err := unix.Mount(dir, at, "", unix.MS_BIND, ""); err != nil {
+		return err
+	}
+	var above, below unix.Stat_t
+	err := errors.Join(unix.Stat(filepath.Dir(dir), &above), unix.Stat(at, &below))
+	if err == nil && above.Dev == below.Dev {
+		err = fmt.Errorf("it is not mounted at %s", dir)
+	}
+	if err != nil {
+		err = errors.Join(err, unix.Unmount(at, unix.MNT_DETACH))
+	}
+	return err
 }
 
 // export writes a directory and its number into the kernel's caches.
@@ -237,6 +260,53 @@ func (s *Server) Admit(client netip.Addr) error {
 		return fmt.Errorf("letting %v in: %w", client, err)
 	}
 	return nil
+}
+
+// Clients are those that are let in.
+func (s *Server) Clients() ([]netip.Addr, error) {
+	var text []byte
+	err := s.cfg.Space.Do(func() (err error) {
+		text, err = os.ReadFile(filepath.Join(caches, "auth.unix.ip", "content"))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading which clients are let in: %w", err)
+	}
+	return clientsIn(string(text)), nil
+}
+
+// clientsIn reads the kernel's cache of clients (ip_map_show in net/sunrpc/svcauth_unix.c): class, address and domain. Who was shut out has a comment.
+func clientsIn(text string) []netip.Addr {
+	var all []netip.Addr
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) != 3 || words[0] != "nfsd" || words[2] != domain {
+			continue
+		}
+		if client, err := netip.ParseAddr(words[1]); err == nil && !client.IsUnspecified() {
+			all = append(all, client.Unmap())
+		}
+	}
+	return all
+}
+
+// Shares are the names of the volumes that clients see.
+func (s *Server) Shares() ([]string, error) {
+	entries, err := os.ReadDir(s.root())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var all []string
+	for _, e := range entries {
+		mounted, err := isMount(filepath.Join(s.root(), e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if mounted {
+			all = append(all, e.Name())
+		}
+	}
+	return all, nil
 }
 
 // Fence shuts a client out, and reads back that the kernel keeps nothing for it: what it sends from then on is refused.
@@ -345,7 +415,11 @@ func (s *Server) cache(name, entry string) error {
 
 // flush empties one of the kernel's caches.
 func (s *Server) flush(name string) error {
-	return s.cfg.Space.Do(func() error { return write(filepath.Join(caches, name, "flush"), "1") })
+	err := s.cfg.Space.Do(func() error { return write(filepath.Join(caches, name, "flush"), "1") })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a kernel without a server, or none that ever ran
+	}
+	return err
 }
 
 // caches is where the kernel's RPC server has its caches, those of the thread's network namespace.

@@ -136,7 +136,7 @@ func (l *lab) attach(t *testing.T, n node, name string, readOnly bool) Mount {
 	t.Helper()
 	m := Mount{Server: serverAddress, Own: n.own, Name: name, Dir: filepath.Join(l.dir, fmt.Sprintf("%s-at-%v", name, n.own)), ReadOnly: readOnly}
 	t.Cleanup(func() {
-		if err := m.Detach(); err != nil {
+		if err := m.Detach(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -230,7 +230,7 @@ func TestANodeThatWasNotLetInSeesNothing(t *testing.T) {
 		t.Error("a node that was not let in mounted a volume")
 	}
 	t.Logf("a stranger's mount: %v", err)
-	if err := m.Detach(); err != nil {
+	if err := m.Detach(context.Background()); err != nil {
 		t.Error(err)
 	}
 }
@@ -328,6 +328,35 @@ func TestAServerThatIsStoppedLeavesNothing(t *testing.T) {
 	}
 	if listening := run(t, l.server.cfg.Space, "ss -Htln"); listening != "" {
 		t.Errorf("a server that was stopped listens: %q", listening)
+	}
+}
+
+func TestWhatIsNotMountedIsNotServed(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("mounts need root")
+	}
+	dir := t.TempDir()
+	roots, at := filepath.Join(dir, "roots", "data"), filepath.Join(dir, "served")
+	for _, d := range []string{roots, at} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := bind(roots, at); err == nil {
+		t.Error("an empty directory passes for a volume")
+	}
+	if mounted, err := isMount(at); err != nil || mounted {
+		t.Errorf("and stays mounted: %t, %v", mounted, err)
+	}
+	if err := unix.Mount("tmpfs", roots, "tmpfs", 0, "size=64k"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(roots, 0) })
+	if err := bind(roots, at); err != nil {
+		t.Errorf("a volume: %v", err)
+	}
+	if err := unix.Unmount(at, 0); err != nil {
+		t.Error(err)
 	}
 }
 

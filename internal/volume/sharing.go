@@ -1,0 +1,65 @@
+package volume
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Sharing is what a node does so that the volumes of one cluster cross between nodes: it serves those that lie here, and reaches those of others.
+type Sharing struct {
+	ClusterUID string      `json:"cluster_uid"`
+	UserIDs    api.IDRange `json:"user_ids"`
+	// Peers are the other nodes that take part, by their addresses on the underlay.
+	Peers []netip.Addr `json:"peers,omitempty"`
+	// Serves are volumes of this node. Clients are the peers that have them; all others are shut out.
+	Serves  []Share      `json:"serves,omitempty"`
+	Clients []netip.Addr `json:"clients,omitempty"`
+	// Client: this node is to have volumes of peers. One that was shut out is not, until nothing is left of the members that it had.
+	Client bool `json:"client,omitempty"`
+	// Reaches are volumes of peers that say that they have let this node in.
+	Reaches []Remote `json:"reaches,omitempty"`
+	// Settled: no node that was shut out has a volume of the cluster any more. Until then no other member begins to use one.
+	Settled bool `json:"settled,omitempty"`
+}
+
+// Share is a volume that lies on this node and is served.
+type Share struct {
+	UID      string `json:"uid"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Remote is a volume that lies on another node, which has the address Server on the underlay. Without one, what is there of it stays as it is.
+type Remote struct {
+	UID      string     `json:"uid"`
+	Server   netip.Addr `json:"server"`
+	ReadOnly bool       `json:"read_only,omitempty"`
+}
+
+// SharingState is what was found on a node of a cluster's sharing.
+type SharingState struct {
+	ClusterUID string `json:"cluster_uid"`
+	// Serves are the UIDs of the volumes that clients see, Clients who is let in.
+	Serves  []string     `json:"serves,omitempty"`
+	Clients []netip.Addr `json:"clients,omitempty"`
+	// Reaches are the UIDs of other nodes' volumes that are there for members.
+	Reaches []string `json:"reaches,omitempty"`
+	// Problem is why it is not as wanted; empty otherwise. A Sharer leaves it empty; the agent fills it in.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Sharer carries volumes between nodes. Calls for different clusters may be concurrent; calls for one cluster never are.
+type Sharer interface {
+	// Describe tells what this node can do. It leaves nothing behind.
+	Describe(ctx context.Context) api.VolumeSharing
+	// Apply brings the sharing of a cluster to what is wanted. It shuts out first, and returns an error unless it has read back that nothing is
+	// left of whom it shut out. A peer that does not answer keeps nothing else from being done. On error what was done stays, and Apply may be repeated.
+	Apply(ctx context.Context, s Sharing) error
+	// Observe returns what is found on the node.
+	Observe(ctx context.Context) ([]SharingState, error)
+	// Dir returns the directory by which members of a cluster have a volume of another node.
+	Dir(uid, clusterUID string) string
+	// End takes all of a cluster's sharing away. Repeating it is harmless.
+	End(ctx context.Context, clusterUID string) error
+}
