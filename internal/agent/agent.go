@@ -53,6 +53,8 @@ type Config struct {
 	Responder Responder
 	// Volumes keeps the volumes of the node; nil: it has none.
 	Volumes volume.Pool
+	// Sharer carries volumes from and to other nodes; nil: they don't cross.
+	Sharer volume.Sharer
 	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,
 	// agent.sock.
 	Listen func(dir string, m driver.Member) (memberlink.Endpoint, error)
@@ -154,6 +156,7 @@ type Agent struct {
 	examining bool
 	builds    map[string]*buildState
 	volumes   volumes
+	sharings  sharings
 	power     powerOff
 	// work is what the agent waits for when it ends: fetches and builds.
 	work sync.WaitGroup
@@ -172,7 +175,7 @@ func Run(ctx context.Context, cfg Config) error {
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		carries: make(chan struct{}, maxCarries), networkChecks: make(chan struct{}, maxNetworkChecks),
 		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
-		builds: map[string]*buildState{}, volumes: volumes{states: map[string]*volumeState{}}, opening: newOpening(),
+		builds: map[string]*buildState{}, volumes: volumes{states: map[string]*volumeState{}}, sharings: sharings{states: map[string]*sharingState{}}, opening: newOpening(),
 		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
 	}
 	if a.cfg.Clock == nil {
@@ -227,6 +230,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-audit.C:
 			a.audit(ctx)
 			a.lookAtVolumes(ctx, a.cfg.Clock.Now())
+			a.lookAtSharings(ctx, a.cfg.Clock.Now())
 		case <-probe.C:
 			a.probe(ctx)
 			a.examine(ctx)
@@ -283,6 +287,7 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	a.desired = d
 	a.setWanted(ctx, d)
 	a.wantVolumes(d)
+	a.wantSharings(d)
 	a.wantImages(d)
 	a.wantBuilds(ctx, d)
 	return nil

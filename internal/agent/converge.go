@@ -29,6 +29,7 @@ func (a *Agent) converge(ctx context.Context) {
 	a.convergeNetworks(ctx, now) // first: members are made while their networks are
 	a.serveNames()
 	a.convergeVolumes(ctx, now)
+	a.convergeSharings(ctx, now)
 	for _, m := range a.members {
 		switch {
 		case m.busy:

@@ -96,7 +96,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Volumes, err = openPool(opts, dir); err != nil {
+	if err := openVolumes(&cfg, opts, networks.Underlay, underlay, dir); err != nil {
 		return err
 	}
 	endResponder, err := openResponder(ctx, &cfg)

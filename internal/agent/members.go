@@ -412,10 +412,11 @@ func (a *Agent) report() {
 		PowerOffProblem: a.power.problem,
 	}
 	o.Volumes, o.PurgedVolumes = a.observedVolumes()
+	o.Sharings = a.observedSharings()
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {
-			if a.networksGone(m) && !a.hasLeftover(m) {
+			if a.networksGone(m) && !a.hasLeftover(m) && !a.reaches(m) {
 				o.Clean = append(o.Clean, id)
 				continue
 			}

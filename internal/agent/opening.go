@@ -58,6 +58,10 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 		pool := a.cfg.Volumes.Describe(ctx)
 		node.VolumePool = &pool
 	}
+	if a.cfg.Sharer != nil {
+		sharing := a.cfg.Sharer.Describe(ctx)
+		node.VolumeSharing = &sharing
+	}
 	if node.Environments, err = a.environments(agentCtx, ctx); err == nil {
 		err = stream.Send(agentstream.Up{Hello: &agentstream.Hello{Run: a.id, Node: node}})
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"slices"
 
@@ -10,9 +11,12 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/inventory"
+	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
+	"github.com/nearmetal/nearmetal/internal/volume/nfs"
 	"github.com/nearmetal/nearmetal/internal/volume/reflink"
 )
 
@@ -38,6 +42,27 @@ func openPool(opts config.Agent, dir string) (volume.Pool, error) {
 		return nil, fmt.Errorf("the node's volumes: %w", err)
 	}
 	return pool, nil
+}
+
+// openVolumes opens the node's pool, and what carries volumes between nodes over the link that bears the underlay.
+func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir string) (err error) {
+	if cfg.Volumes, err = openPool(opts, dir); err != nil {
+		return err
+	}
+	host, err := netns.Current()
+	if err != nil {
+		return err
+	}
+	root := func(string) string { return "" }
+	if cfg.Volumes != nil {
+		root = cfg.Volumes.Root
+	}
+	mtu := func(ctx context.Context) (int, error) {
+		u, err := link(ctx)
+		return u.MTU, err
+	}
+	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Root: root})
+	return nil
 }
 
 // closePool gives back what the host holds of a pool in memory, when the agent ends. Members go on, and what they have attached stays.

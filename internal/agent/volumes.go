@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -128,6 +129,14 @@ func (a *Agent) nextOfVolume(uid string, s *volumeState) *volume.Volume {
 	}
 	next.Attachments = slices.Clone(next.Attachments)
 	s.held = ""
+	if s.found != nil {
+		for _, cluster := range s.found.Attached {
+			if a.served(uid, cluster) && !slices.ContainsFunc(next.Attachments, func(w volume.Attachment) bool { return w.ClusterUID == cluster }) {
+				s.held = fmt.Sprintf("it stays attached for cluster %s, for which it is still served to other nodes", cluster)
+				return nil // the end of that wakes the loop
+			}
+		}
+	}
 	for _, kept := range a.attachmentsInUse(uid, s, next.Attachments) {
 		next.Attachments = append(next.Attachments, kept)
 		s.held = fmt.Sprintf("it stays attached for cluster %s, which still has members on this node", kept.ClusterUID)
@@ -304,7 +313,7 @@ func (a *Agent) problemOfVolume(s *volumeState) string {
 // wakes the loop.
 func (a *Agent) volumesReady(m *memberState) bool {
 	for _, claim := range m.want.Assignment.Volumes {
-		if why := a.missing(claim, m.want.Assignment.ClusterUID); why != "" {
+		if why := cmp.Or(a.unsettled(m.want.Assignment.ClusterUID), a.missing(claim, m.want.Assignment.ClusterUID)); why != "" {
 			m.message = fmt.Sprintf("volume %q %s", claim.Name, why)
 			return false
 		}
@@ -315,7 +324,7 @@ func (a *Agent) volumesReady(m *memberState) bool {
 // missing is what a cluster's members lack of a volume, "" when it is attached.
 func (a *Agent) missing(claim api.VolumeClaim, cluster string) string {
 	if claim.Node != a.cfg.Node.Name {
-		return fmt.Sprintf("lies on node %s, and this node can't reach it", claim.Node)
+		return a.missingRemote(claim, cluster)
 	}
 	s := a.volumes.states[claim.UID]
 	switch {
@@ -341,10 +350,10 @@ func (a *Agent) missing(claim api.VolumeClaim, cluster string) string {
 func (a *Agent) placeVolumes(w *agentstream.Member) {
 	w.Mounts = nil
 	for _, claim := range w.Assignment.Volumes {
-		if a.cfg.Volumes == nil || claim.Node != a.cfg.Node.Name {
+		dir := a.dirOf(claim, w.Assignment.ClusterUID)
+		if dir == "" {
 			continue // it is not started: see volumesReady
 		}
-		dir := a.cfg.Volumes.Dir(claim.UID, w.Assignment.ClusterUID)
 		if path.Clean(claim.Path) == homePath {
 			w.HomeDir = dir
 			continue

@@ -198,6 +198,8 @@ type Desired struct {
 	Builds []api.Build
 	// Volumes are those that lie on the node. One that is no longer named stays as it is, without attachments.
 	Volumes []volume.Volume
+	// Sharings are how volumes cross from and to the node, by cluster. One that is no longer named ends once no member needs it.
+	Sharings []volume.Sharing
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
 	PowerOff *PowerOff
 }
@@ -289,6 +291,8 @@ type Observed struct {
 	// Volumes are those found on the node. PurgedVolumes are UIDs of volumes that should be removed and of which nothing is left, verified by looking.
 	Volumes       []volume.State
 	PurgedVolumes []string
+	// Sharings are what was found of volumes that cross from and to the node.
+	Sharings []volume.SharingState
 	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
 	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.

@@ -29,6 +29,7 @@ type desiredParts struct {
 	Images   []Image
 	Builds   []api.Build
 	Volumes  []volume.Volume
+	Sharings []volume.Sharing
 
 	// Shares and Wanted are sent, Texts and Members arrive in their place.
 	Shares  []*Share
@@ -89,6 +90,7 @@ func desiredLists() []list[desiredParts] {
 		listOf("image", func(d *desiredParts) *[]Image { return &d.Images }, func(i *Image) string { return string(i.Digest) }),
 		listOf("build", func(d *desiredParts) *[]api.Build { return &d.Builds }, func(b *api.Build) string { return b.RunID() }),
 		listOf("volume", func(d *desiredParts) *[]volume.Volume { return &d.Volumes }, func(v *volume.Volume) string { return v.UID }),
+		listOf("sharing", func(d *desiredParts) *[]volume.Sharing { return &d.Sharings }, func(s *volume.Sharing) string { return s.ClusterUID }),
 	}
 }
 
@@ -105,7 +107,7 @@ type place struct {
 // apart takes a desired state apart. names is that of the state before; the new state's is returned.
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
-		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes),
+		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes), Sharings: slices.Clone(d.Sharings),
 		Shares: d.shares(), Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
@@ -190,7 +192,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes,
+		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
 	d.Peers, d.Groups, d.Files = sharesOf(parts.Texts, selves)
@@ -238,6 +240,7 @@ func observedLists() []list[Observed] {
 			func(b *BuildObserved) string { return fmt.Sprintf("%s.%d", b.ID, b.Attempt) }),
 		listOf("volume", func(o *Observed) *[]volume.State { return &o.Volumes }, func(v *volume.State) string { return v.UID }),
 		listOf("purged-volume", func(o *Observed) *[]string { return &o.PurgedVolumes }, itself),
+		listOf("sharing", func(o *Observed) *[]volume.SharingState { return &o.Sharings }, func(s *volume.SharingState) string { return s.ClusterUID }),
 	}
 }
 

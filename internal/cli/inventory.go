@@ -116,6 +116,21 @@ func poolText(agent *api.AgentPart) string {
 		resource.Storage.Number(p.HeldBytes))
 }
 
+// sharingText is how volumes cross from and to a node.
+func sharingText(agent *api.AgentPart) string {
+	if agent == nil || agent.VolumeSharing == nil {
+		return ""
+	}
+	serves, reaches := "serves its volumes to other nodes", "reaches those of other nodes"
+	if why := agent.VolumeSharing.ServeProblem; why != "" {
+		serves = "does not serve its volumes to other nodes: " + why
+	}
+	if why := agent.VolumeSharing.ReachProblem; why != "" {
+		reaches = "does not reach those of other nodes: " + why
+	}
+	return serves + "; " + reaches
+}
+
 // uplinkText is what a node's uplink carries, which minimum rates of ports are taken from.
 func uplinkText(n api.Node) string {
 	if n.Offer.Capacity.UplinkBitsPerSecond == 0 {
@@ -133,7 +148,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		shown = append(shown, "Underlay", underlayText(agent), "Trunk", trunkText(agent.Trunk), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
-	shown = append(shown, "Volumes", poolText(n.Agent))
+	shown = append(shown, "Volumes", poolText(n.Agent), "Sharing", sharingText(n.Agent))
 	if n.Machine == nil { // whose identity comes and goes with each boot
 		shown = append(shown, a.identityFields(n.Identity)...)
 	}

@@ -5,8 +5,8 @@ import (
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
-// attachments returns the attachments of all volumes on their nodes, by the volumes' UIDs: one for each cluster with members there that have the
-// volume, members that are being released included. A cluster of which all members only read may only read.
+// attachments returns the attachments of all volumes on their nodes, by the volumes' UIDs: one for each cluster with members that have the volume,
+// there or on other nodes, members that are being released included. A cluster of which all members only read may only read.
 func attachments(view *state.View) map[string][]volume.Attachment {
 	nodes := map[string]string{}
 	for _, v := range view.Volumes {
@@ -21,7 +21,7 @@ func attachments(view *state.View) map[string][]volume.Attachment {
 		}
 		for a := range c.All() {
 			for i := range a.Volumes {
-				if claim := &a.Volumes[i]; nodes[claim.UID] == a.Node {
+				if claim := &a.Volumes[i]; nodes[claim.UID] == claim.Node {
 					all[claim.UID] = attach(all[claim.UID], c, claim.ReadOnly)
 				}
 			}

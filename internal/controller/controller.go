@@ -24,12 +24,15 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/trust"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // Agents is what the controller knows of the node agents, and how it reaches them; internal/monitor provides it.
 type Agents interface {
 	situation.Heard
 	situation.HeardVolumes
+	// Sharings are what a node's agent last said of volumes that cross from and to the node; heard as for Volumes.
+	Sharings(node string) (states []volume.SharingState, heard bool)
 	// Job is the last report from a node's agent about a run of a job.
 	Job(node, runID string) (agentstream.JobObserved, bool)
 	LogBytes(jobID string) int64

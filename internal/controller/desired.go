@@ -51,6 +51,9 @@ type desiredStates struct {
 	// volumes are what nodes are told of the volumes that lie on them, as of the lists in volumesSeen.
 	volumes     map[string][]volume.Volume
 	volumesSeen [2]any
+	// sharings are what nodes are told of volumes that cross between them; agents say what they have done of it.
+	sharings map[string][]volume.Sharing
+	agents   Agents
 	// fabricsDirty: fabrics are to have other ports than they were told of.
 	fabricsDirty bool
 	images       Images
@@ -77,8 +80,8 @@ func newDesiredStates(cfg Config) *desiredStates {
 	return &desiredStates{
 		secrets: cfg.Secrets, nameservers: cfg.Nameservers, images: cfg.Images, machines: map[string]machinePart{},
 		peers:   map[string]map[image.Digest][]string{},
-		holders: cfg.Agents.Holders,
-		last:    &state.View{}, undone: map[string]bool{},
+		holders: cfg.Agents.Holders, agents: cfg.Agents,
+		last: &state.View{}, undone: map[string]bool{},
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(outward{pool: cfg.FloatingPool, open: cfg.Open, connections: cfg.Connections}, cfg.EncryptUnderlay), jobs: map[string][]agentstream.Job{},
 		told: map[string]bool{}, withheld: map[string]bool{},
 	}
@@ -117,6 +120,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 	d.updateJobs(view, dirty)
 	d.updateMachines(view, dirty)
 	d.updateVolumes(view, dirty)
+	d.updateSharings(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
 		if d.withheld[node] {
@@ -321,7 +325,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
-		Builds: d.machines[node].builds, Volumes: d.volumes[node], PowerOff: d.machines[node].powerOff,
+		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.files != nil {

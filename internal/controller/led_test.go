@@ -35,6 +35,8 @@ type scripted struct {
 	// volumes are those that nodes found, purged those of which they say that nothing is left.
 	volumes map[string][]volume.State
 	purged  map[string][]string
+	// sharings are what nodes say of volumes that cross.
+	sharings map[string][]volume.SharingState
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
@@ -112,6 +114,10 @@ func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.bu
 
 func (s *scripted) Volumes(node string) ([]volume.State, []string, bool) {
 	return s.volumes[node], s.purged[node], !s.down[node]
+}
+
+func (s *scripted) Sharings(node string) ([]volume.SharingState, bool) {
+	return s.sharings[node], !s.down[node]
 }
 
 func (s *scripted) Holders(image.Digest) (whole, fetching map[string]string) {

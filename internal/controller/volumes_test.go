@@ -105,7 +105,7 @@ func TestANodeIsToldOfEachChangeWithANewerGeneration(t *testing.T) {
 
 func TestAttachmentsFollowTheMembersThatHaveAVolume(t *testing.T) {
 	claim := func(node string, readOnly bool) api.Assignment {
-		return api.Assignment{ID: "a-" + node, Node: node, Volumes: []api.VolumeClaim{{UID: "uid-data", Name: "data", Path: "/data", ReadOnly: readOnly}}}
+		return api.Assignment{ID: "a-" + node, Node: node, Volumes: []api.VolumeClaim{{UID: "uid-data", Name: "data", Path: "/data", Node: "n1", ReadOnly: readOnly}}}
 	}
 	for what, test := range map[string]struct {
 		held, releasing []api.Assignment
@@ -116,7 +116,7 @@ func TestAttachmentsFollowTheMembersThatHaveAVolume(t *testing.T) {
 		"all members read":                {[]api.Assignment{claim("n1", true)}, nil, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}, ReadOnly: true}}},
 		"one member reads, one writes":    {[]api.Assignment{claim("n1", true), claim("n1", false)}, nil, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}}}},
 		"a member is being released":      {nil, []api.Assignment{claim("n1", true)}, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}, ReadOnly: true}}},
-		"a member on another node has it": {[]api.Assignment{claim("n2", false)}, nil, nil},
+		"a member on another node has it": {[]api.Assignment{claim("n2", false)}, nil, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}}}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			l := newLed(t, memory.New())

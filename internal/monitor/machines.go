@@ -58,6 +58,21 @@ func (m *Monitor) Volumes(nodeName string) (volumes []volume.State, purged []str
 	return n.observed.Volumes, n.observed.PurgedVolumes, true
 }
 
+// Sharings are what a node's agent last said of volumes that cross from and to the node. heard is false, and nothing is returned, unless the agent is
+// connected and was heard of late.
+func (m *Monitor) Sharings(nodeName string) (states []volume.SharingState, heard bool) {
+	if connected, _ := m.Connected(nodeName); !connected {
+		return nil, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.nodes[nodeName]
+	if n == nil || n.stream == nil || !n.reported {
+		return nil, false
+	}
+	return n.observed.Sharings, true
+}
+
 // Holders are the connected nodes that hold an image wholly, and those that fetch it and have a part, by name, with the URLs that they serve
 // it at; "" for one that does not.
 func (m *Monitor) Holders(digest image.Digest) (whole, fetching map[string]string) {

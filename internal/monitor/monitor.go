@@ -421,6 +421,9 @@ func fitTexts(o *agentstream.Observed) {
 	for i := range o.Volumes {
 		o.Volumes[i].Problem = manifest.Text(o.Volumes[i].Problem)
 	}
+	for i := range o.Sharings {
+		o.Sharings[i].Problem = manifest.Text(o.Sharings[i].Problem)
+	}
 	for i := range o.Drift {
 		o.Drift[i] = manifest.Text(o.Drift[i])
 	}

@@ -101,7 +101,7 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 	}
 	r := &v.rows[id]
 	s.nodes++
-	if g.VolumePlace != (api.VolumePlace{}) && id != v.nodeOfVolumes(g.VolumePlace) {
+	if g.VolumePlace != (api.VolumePlace{}) && !v.hasVolumes(id, g.VolumePlace) {
 		return ConstraintVolume
 	}
 	s.volume++

@@ -165,6 +165,9 @@ func planInOrder(v *View, groups []api.Group, order []int, c conditions) ([][]no
 // as few as can be.
 func planGroup(v *View, g api.Group, index int, c conditions, used *uses) ([]nodeCount, int) {
 	f := v.finder(g, index, c, used)
+	if all := f.allAtVolumes(g.Size); all != nil {
+		return all, g.Size
+	}
 	f.tree = v.treeOfLeaves(f.fabric, used)
 	// room counts the nodes of each kind by how many members they hold.
 	var room [kinds][]int
@@ -220,9 +223,8 @@ type finder struct {
 	wants   bool
 	// whole: a member takes a whole node.
 	whole bool
-	// pinned: members go to node only, which is -1 where there is none for them.
-	pinned bool
-	node   int32
+	// volumes are where members have their volumes.
+	volumes volumeNodes
 	// devices are those that each member needs of its own node.
 	devices []api.DeviceRequest
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
@@ -261,18 +263,18 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		f.quotient[n] = int32(n) / f.cores
 	}
 	f.fabric = v.fabricOf(&g)
-	if g.VolumePlace != (api.VolumePlace{}) && ignore != ConstraintVolume {
-		f.pinned, f.node = true, v.nodeOfVolumes(g.VolumePlace)
+	if ignore != ConstraintVolume {
+		f.volumes = v.volumeNodes(g.VolumePlace)
 	}
 	return f
 }
 
 // room is how many members a node can hold, how many cores those would leave, and the node's kind.
 func (f *finder) room(id int32) (members, spare int32, kind int) {
-	if f.pinned && id != f.node {
+	r := &f.v.rows[id]
+	if f.volumes.wanted && !f.volumes.has(id, r) {
 		return 0, 0, 0
 	}
-	r := &f.v.rows[id]
 	freeCores, freeMemory := r.freeCores, r.freeMemory
 	if f.whole {
 		return f.wholeRoom(id)

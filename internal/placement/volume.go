@@ -6,15 +6,61 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// A volume lies on one node, and other nodes can't reach it yet. So the members of a group with volumes go there, and nowhere else.
+// A volume lies on one node. Members of a group with volumes go there, or to nodes that reach it there, where its node serves it to others.
 
-// nodeOfVolumes is the node on which volumes lie, -1 where there is none for their members.
-func (v *View) nodeOfVolumes(p api.VolumePlace) int32 {
-	id, ok := v.ids[p.Node]
-	if !ok || p.Other != "" || p.Unplaced != "" {
-		return -1
+// volumeNodes tells which nodes have the volumes of a group, or reach them.
+type volumeNodes struct {
+	// wanted: the group has volumes. nowhere: no node has all of them.
+	wanted, nowhere bool
+	// home and other are the nodes where they lie, -1 for no node; served tells that others reach what lies there.
+	home, other             int32
+	homeServed, otherServed bool
+	// reach tells by platform whether a node reaches what others serve.
+	reach []bool
+}
+
+func (v *View) volumeNodes(p api.VolumePlace) volumeNodes {
+	n := volumeNodes{wanted: p != (api.VolumePlace{}), home: -1, other: -1, homeServed: p.Problem == "", otherServed: p.OtherProblem == ""}
+	if !n.wanted {
+		return n
 	}
-	return id
+	n.home = v.nodeHere(p.Node)
+	if p.Other != "" {
+		n.other = v.nodeHere(p.OtherNode)
+	}
+	n.nowhere = p.Unplaced != "" || n.home < 0 || p.Other != "" && n.other < 0
+	n.reach = v.platforms.matching(func(p platform) bool { return p.reachesVolumes })
+	return n
+}
+
+// nodeHere is a node of the site, -1 for one that it does not have.
+func (v *View) nodeHere(name string) int32 {
+	if id, ok := v.ids[name]; ok && v.nodes[id].availability != Absent {
+		return id
+	}
+	return -1
+}
+
+// has reports whether members on a node have the volumes.
+func (n *volumeNodes) has(id int32, r *row) bool {
+	if !n.wanted {
+		return true
+	}
+	reaches := r.platform >= 0 && n.reach[r.platform] // a node that is not there has none
+	at := func(node int32, served bool) bool { return id == node || served && reaches }
+	return !n.nowhere && at(n.home, n.homeServed) && (n.other < 0 || at(n.other, n.otherServed))
+}
+
+// allAtVolumes puts a whole group where its volumes lie, if there is room: nil where there is not, or where they lie on several nodes.
+func (f *finder) allAtVolumes(size int) []nodeCount {
+	n := &f.volumes
+	if !n.wanted || n.nowhere || n.other >= 0 {
+		return nil
+	}
+	if members, _, _ := f.room(n.home); int(members) < size {
+		return nil
+	}
+	return []nodeCount{{id: n.home, members: int32(size)}}
 }
 
 // WithoutVolume says what a cluster's groups wait for that have volumes without a node, "" for all others.
@@ -27,9 +73,9 @@ func WithoutVolume(groups []api.Group) string {
 	return ""
 }
 
-// OnVolumes says for people where members with volumes go: " on node n1, where volume "data" lies", and "" where they go anywhere.
+// OnVolumes says for people where members with volumes go: " on node n1, where volume "data" lies", and "" where they may go elsewhere.
 func OnVolumes(p api.VolumePlace) string {
-	if p.Node == "" || p.Other != "" {
+	if p.Node == "" || p.Other != "" || p.Problem == "" {
 		return ""
 	}
 	return fmt.Sprintf(" on node %s, where volume %q lies", p.Node, p.Volume)
@@ -47,6 +93,36 @@ func volumePlaceText(p api.VolumePlace) string {
 	}
 }
 
+// hasVolumes reports whether members on a node have the volumes of a group.
+func (v *View) hasVolumes(id int32, p api.VolumePlace) bool {
+	here := v.nodeHere(p.Node) >= 0 && (p.Other == "" || v.nodeHere(p.OtherNode) >= 0)
+	return here && p.Unplaced == "" && v.unreachable(id, p) == ""
+}
+
+// unreachable is why the volumes of a group are not reached from a node where they don't lie, "" where they are.
+func (v *View) unreachable(id int32, p api.VolumePlace) string {
+	for _, at := range []struct{ node, problem string }{{p.Node, p.Problem}, {p.OtherNode, p.OtherProblem}} {
+		switch {
+		case at.node == "" || at.node == v.nodes[id].record.Name:
+		case at.problem != "":
+			return fmt.Sprintf("node %s does not serve it: %s", at.node, at.problem)
+		default:
+			if why := reachProblem(&v.nodes[id].record); why != "" {
+				return fmt.Sprintf("node %s can't reach it: %s", v.nodes[id].record.Name, why)
+			}
+		}
+	}
+	return ""
+}
+
+// reachProblem is why members of a node can't have volumes of other nodes, "" where they can.
+func reachProblem(record *api.NodeRecord) string {
+	if record.VolumeSharing == nil {
+		return "its agent reaches no volumes of other nodes"
+	}
+	return record.VolumeSharing.ReachProblem
+}
+
 // aboutVolumes tells what the group's volumes have to do with it.
 func (d *diagnosis) aboutVolumes(r *Refusal) []string {
 	p := r.Need.VolumePlace
@@ -55,15 +131,26 @@ func (d *diagnosis) aboutVolumes(r *Refusal) []string {
 		return nil
 	case p.Unplaced != "":
 		return []string{fmt.Sprintf("volume %q %s", p.Unplaced, p.Why)}
-	case p.Other != "":
-		return []string{fmt.Sprintf("volume %q lies on node %s and volume %q on node %s, and no node can reach both yet", p.Volume, p.Node, p.Other, p.OtherNode)}
 	}
-	id, ok := d.v.ids[p.Node]
-	if !ok || d.v.nodes[id].availability == Absent {
-		return []string{fmt.Sprintf("volume %q lies on node %s, which this site does not have", p.Volume, p.Node)}
+	for _, at := range []struct{ volume, node string }{{p.Volume, p.Node}, {p.Other, p.OtherNode}} {
+		if at.node != "" && d.v.nodeHere(at.node) < 0 {
+			return []string{fmt.Sprintf("volume %q lies on node %s, which this site does not have", at.volume, at.node)}
+		}
 	}
-	if availability := d.v.nodes[id].availability; r.Constraint == ConstraintDown && !stateOf(availability).open(r.Need.Stack) {
+	if p.Problem != "" && p.OtherProblem != "" {
+		return []string{fmt.Sprintf("volume %q lies on node %s and volume %q on node %s, and no node has both: %s", p.Volume, p.Node, p.Other, p.OtherNode, p.Problem)}
+	}
+	home := d.v.ids[p.Node]
+	if availability := d.v.nodes[home].availability; p.Problem != "" && r.Constraint == ConstraintDown && !stateOf(availability).open(r.Need.Stack) {
 		return []string{fmt.Sprintf("waits for node %s, where volume %q lies", p.Node, p.Volume)}
 	}
-	return []string{fmt.Sprintf("volume %q lies on node %s, and other nodes can't reach it yet", p.Volume, p.Node)}
+	if p.Problem != "" {
+		return []string{fmt.Sprintf("volume %q lies on node %s, which does not serve it to others: %s", p.Volume, p.Node, p.Problem)}
+	}
+	for _, id := range d.v.order {
+		if why := d.v.unreachable(id, p); why != "" && d.v.nodes[id].availability != Absent {
+			return []string{fmt.Sprintf("volume %q lies on node %s, and not every other node reaches it: %s", p.Volume, p.Node, why)}
+		}
+	}
+	return nil
 }

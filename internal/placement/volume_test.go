@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -14,16 +15,55 @@ func withVolume(size int, p api.VolumePlace) api.Group {
 	return g
 }
 
+// alone is why a node serves no volumes.
+const alone = "its kernel has no NFS server"
+
+// reaching is a node whose members reach volumes that other nodes serve.
+func reaching(n api.NodeRecord) api.NodeRecord {
+	n.VolumeSharing = &api.VolumeSharing{}
+	return n
+}
+
 func TestMembersGoWhereTheirVolumesLie(t *testing.T) {
-	data := api.VolumePlace{Volume: "data", Node: "n2"}
-	v := viewOf(t, testNode("n1", 8, 1, 64), testNode("n2", 4, 1, 64), testNode("n3", 8, 1, 64))
-	placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(4, data)}})
+	data := api.VolumePlace{Volume: "data", Node: "n2", Problem: alone}
+	blind := testNode("n4", 8, 1, 64)
+	blind.VolumeSharing = &api.VolumeSharing{ReachProblem: "its kernel has no NFS client"}
+	v := viewOf(t, reaching(testNode("n1", 8, 1, 64)), reaching(testNode("n2", 4, 1, 64)), reaching(testNode("n3", 8, 1, 64)), blind)
+	// Nothing is known of a node that was taken out of the inventory while a member was there.
+	v.SetNode(reaching(testNode("n9", 1, 1, 64)), Schedulable)
+	placed, refusal := Place(v, Request{Cluster: "c9", Groups: []api.Group{withVolume(1, api.VolumePlace{Volume: "lost", Node: "n9"})}})
 	if refusal != nil {
 		t.Fatal(refusal.Message)
 	}
-	for _, p := range placed {
-		if p.Node != "n2" {
-			t.Errorf("member %s is on %s, want n2 alone", p.Member, p.Node)
+	if err := v.Take(assign(t, placed, "c9")[0]); err != nil {
+		t.Fatal(err)
+	}
+	v.RemoveNode("n9")
+	for name, tc := range map[string]struct {
+		size  int
+		place api.VolumePlace
+		want  map[string]int
+	}{
+		"all where it lies, for it is not served":           {4, data, map[string]int{"n2": 4}},
+		"all where it lies, for there is room":              {4, api.VolumePlace{Volume: "data", Node: "n2"}, map[string]int{"n2": 4}},
+		"on nodes that reach it":                            {16, api.VolumePlace{Volume: "data", Node: "n2"}, map[string]int{"n1": 8, "n3": 8}},
+		"where one lies that is not served":                 {4, api.VolumePlace{Volume: "data", Node: "n2", Problem: alone, Other: "far", OtherNode: "n3"}, map[string]int{"n2": 4}},
+		"where the other lies, which is not served":         {4, api.VolumePlace{Volume: "data", Node: "n2", Other: "far", OtherNode: "n3", OtherProblem: alone}, map[string]int{"n3": 4}},
+		"on a node that reaches no others, where it lies":   {1, api.VolumePlace{Volume: "data", Node: "n4"}, map[string]int{"n4": 1}},
+		"beside a node that reaches no others, not on it":   {9, api.VolumePlace{Volume: "data", Node: "n1"}, map[string]int{"n1": 8, "n2": 1}},
+		"of three nodes with two volumes, one that reaches": {8, api.VolumePlace{Volume: "data", Node: "n2", Other: "far", OtherNode: "n4"}, map[string]int{"n1": 8}},
+	} {
+		placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(tc.size, tc.place)}})
+		if refusal != nil {
+			t.Errorf("%s: %s", name, refusal.Message)
+			continue
+		}
+		got := map[string]int{}
+		for _, p := range placed {
+			got[p.Node]++
+		}
+		if !maps.Equal(got, tc.want) {
+			t.Errorf("%s: members are on %v, want %v", name, got, tc.want)
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -32,12 +72,18 @@ func TestMembersGoWhereTheirVolumesLie(t *testing.T) {
 		never bool
 		want  string
 	}{
-		"more members than its node holds": {5, data, true, `volume "data" lies on node n2, and other nodes can't reach it yet`},
+		"more members than its node holds": {5, data, true, `volume "data" lies on node n2, which does not serve it to others: its kernel has no NFS server`},
+		"more members than nodes that reach it hold": {
+			21,
+			api.VolumePlace{Volume: "data", Node: "n2"},
+			true,
+			`volume "data" lies on node n2, and not every other node reaches it: node n4 can't reach it: its kernel has no NFS client`,
+		},
 		"volumes on two nodes": {
 			1,
-			api.VolumePlace{Volume: "data", Node: "n2", Other: "results", OtherNode: "n3"},
+			api.VolumePlace{Volume: "data", Node: "n2", Problem: alone, Other: "results", OtherNode: "n3", OtherProblem: alone},
 			true,
-			`volume "data" lies on node n2 and volume "results" on node n3, and no node can reach both yet`,
+			`volume "data" lies on node n2 and volume "results" on node n3, and no node has both: its kernel has no NFS server`,
 		},
 		"a volume without a node":             {1, api.VolumePlace{Unplaced: "data", Why: "has no node yet"}, false, `volume "data" has no node yet`},
 		"a volume on a node that is not here": {1, api.VolumePlace{Volume: "data", Node: "n9"}, true, `volume "data" lies on node n9, which this site does not have`},
@@ -50,7 +96,7 @@ func TestMembersGoWhereTheirVolumesLie(t *testing.T) {
 }
 
 func TestMembersWaitForTheNodeOfTheirVolume(t *testing.T) {
-	data := api.VolumePlace{Volume: "data", Node: "n2"}
+	data := api.VolumePlace{Volume: "data", Node: "n2", Problem: alone}
 	v := viewOf(t, testNode("n1", 8, 1, 64), testNode("n2", 4, 1, 64))
 	v.SetNode(testNode("n2", 4, 1, 64), Down)
 	_, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(1, data)}})
@@ -63,8 +109,9 @@ func TestMembersWaitForTheNodeOfTheirVolume(t *testing.T) {
 }
 
 func TestAVolumesNodeThatIsFullIsNamedWithTheVolume(t *testing.T) {
+	data := api.VolumePlace{Volume: "data", Node: "n2", Problem: alone}
 	v := viewOf(t, testNode("n1", 8, 1, 64), testNode("n2", 4, 1, 64))
-	full, refusal := Place(v, Request{Cluster: "c0", Groups: []api.Group{withVolume(4, api.VolumePlace{Volume: "data", Node: "n2"})}})
+	full, refusal := Place(v, Request{Cluster: "c0", Groups: []api.Group{withVolume(4, data)}})
 	if refusal != nil {
 		t.Fatal(refusal.Message)
 	}
@@ -73,8 +120,8 @@ func TestAVolumesNodeThatIsFullIsNamedWithTheVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, refusal = Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(1, api.VolumePlace{Volume: "data", Node: "n2"})}})
-	if refusal == nil || refusal.Never || refusal.Constraint != ConstraintCores || !strings.HasSuffix(refusal.Message, `volume "data" lies on node n2, and other nodes can't reach it yet`) {
+	_, refusal = Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(1, data)}})
+	if refusal == nil || refusal.Never || refusal.Constraint != ConstraintCores || !strings.HasSuffix(refusal.Message, `volume "data" lies on node n2, which does not serve it to others: `+alone) {
 		t.Errorf("got %+v, want it to wait for cores of n2", refusal)
 	}
 }

@@ -324,8 +324,8 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
-	volumes := volumePlace(s.View.VolumeNamed, intent)
-	r.Queue = r.Queue || volumes.Unplaced != "" // what a node makes is soon there
+	volumes := volumePlace(s.View.VolumeNamed, s.servesVolumes, intent)
+	r.Queue = r.Queue || volumes.Unplaced != "" && !volumes.Away // what a node makes is soon there
 	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
 		if count[g.Name] > 0 {
 			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)

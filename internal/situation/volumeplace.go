@@ -1,12 +1,15 @@
 package situation
 
 import (
+	"cmp"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// volumePlace returns where the volumes of a cluster lie, given what finds a volume by its full name.
-func volumePlace(find func(name string) *state.Volume, intent *api.ClusterIntent) api.VolumePlace {
+// volumePlace returns where the volumes of a cluster lie, given what finds a volume by its full name, and what tells of a node how it is and why it
+// serves no volumes to others.
+func volumePlace(find func(name string) *state.Volume, of func(node string) (phase api.NodePhase, unserved string), intent *api.ClusterIntent) api.VolumePlace {
 	var place api.VolumePlace
 	for _, asked := range api.VolumesOf(&intent.Spec, intent.User) {
 		v := find(state.VolumeName(intent.Project, asked.Name))
@@ -17,11 +20,46 @@ func volumePlace(find func(name string) *state.Volume, intent *api.ClusterIntent
 			place.Unplaced, place.Why = asked.Name, "is being deleted"
 		case v.Record == nil:
 			place.Unplaced, place.Why = asked.Name, "has no node yet"
-		case place.Node == "":
-			place.Volume, place.Node = asked.Name, v.Record.Node
-		case place.Node != v.Record.Node && place.Other == "":
-			place.Other, place.OtherNode = asked.Name, v.Record.Node
+		default:
+			phase, unserved := of(v.Record.Node)
+			addNode(&place, asked.Name, v.Record.Node, phase, unserved)
 		}
 	}
 	return place
+}
+
+// addNode adds a volume that lies on a node.
+func addNode(place *api.VolumePlace, volume, node string, phase api.NodePhase, problem string) {
+	if problem == "" && phase != api.NodeReady && place.Unplaced == "" {
+		place.Unplaced, place.Why, place.Away = volume, "lies on node "+node+", which is "+cmp.Or(string(phase), "not there"), true
+	}
+	switch {
+	case place.Node == "":
+		place.Volume, place.Node, place.Problem = volume, node, problem
+	case node == place.Node || node == place.OtherNode:
+	case place.Other == "":
+		place.Other, place.OtherNode, place.OtherProblem = volume, node, problem
+	case problem != "" && place.Problem == "":
+		place.Volume, place.Node, place.Problem = volume, node, problem
+	case problem != "" && place.OtherProblem == "":
+		place.Other, place.OtherNode, place.OtherProblem = volume, node, problem
+	}
+}
+
+// servesVolumes tells how a node is, and why it serves no volumes to others.
+func (s *Site) servesVolumes(node string) (api.NodePhase, string) {
+	return s.Nodes[node].Phase, s.unserved(node)
+}
+
+// unserved is why a node does not serve its volumes to others, "" where it does.
+func (s *Site) unserved(node string) string {
+	record := s.View.Agent(node)
+	switch {
+	case s.Encrypted:
+		return "the site encrypts its underlay, and volumes cross between nodes in clear text only"
+	case record == nil || record.VolumeSharing == nil:
+		return "its agent serves no volumes to other nodes"
+	default:
+		return record.VolumeSharing.ServeProblem
+	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
 func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
@@ -19,18 +20,44 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 	deleted.Intent.DeleteRequestedAt, purging.Record.Purging = &noon, true
 	stored := map[string]*state.Volume{
 		"lab.home-ada": on("lab.home-ada", "n1"), "lab.a": on("lab.a", "n1"), "lab.far": on("lab.far", "n2"), "lab.farther": on("lab.farther", "n3"),
+		"lab.served": on("served", "served"), "lab.served-too": on("served-too", "served-too"), "lab.away": on("away", "away"),
 		"lab.new": on("lab.new", ""), "lab.deleted": deleted, "lab.purging": purging, "foreign": on("foreign", "n1"),
+	}
+	const alone = "its kernel has no NFS server"
+	nodes := func(node string) (api.NodePhase, string) {
+		switch node {
+		case "served", "served-too":
+			return api.NodeReady, ""
+		case "away":
+			return api.NodeDown, ""
+		default:
+			return api.NodeReady, alone
+		}
 	}
 	for name, tc := range map[string]struct {
 		home    string
 		volumes []string
 		want    api.VolumePlace
 	}{
-		"no volumes":                  {"", nil, api.VolumePlace{}},
-		"a home":                      {api.HomeOfUser, nil, api.VolumePlace{Volume: "home-ada", Node: "n1"}},
-		"a volume beside the home":    {api.HomeOfUser, []string{"a"}, api.VolumePlace{Volume: "home-ada", Node: "n1"}},
-		"volumes on three nodes":      {api.HomeOfUser, []string{"far", "farther"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Other: "far", OtherNode: "n2"}},
-		"a volume without a node":     {"", []string{"a", "new"}, api.VolumePlace{Volume: "a", Node: "n1", Unplaced: "new", Why: "has no node yet"}},
+		"no volumes":               {"", nil, api.VolumePlace{}},
+		"a home":                   {api.HomeOfUser, nil, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone}},
+		"a volume beside the home": {api.HomeOfUser, []string{"a"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone}},
+		"volumes on three nodes":   {api.HomeOfUser, []string{"far", "farther"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone, Other: "far", OtherNode: "n2", OtherProblem: alone}},
+		"a volume that is served":  {"", []string{"served"}, api.VolumePlace{Volume: "served", Node: "served"}},
+		"a node that serves nothing goes before two that do": {
+			"",
+			[]string{"served", "served-too", "a"},
+			api.VolumePlace{Volume: "a", Node: "n1", Problem: alone, Other: "served-too", OtherNode: "served-too"},
+		},
+		"two that serve nothing go before one that does": {
+			"",
+			[]string{"served", "a", "far"},
+			api.VolumePlace{Volume: "far", Node: "n2", Problem: alone, Other: "a", OtherNode: "n1", OtherProblem: alone},
+		},
+		"a node that serves, and is away": {
+			"", []string{"away"}, api.VolumePlace{Volume: "away", Node: "away", Unplaced: "away", Why: "lies on node away, which is down", Away: true},
+		},
+		"a volume without a node":     {"", []string{"a", "new"}, api.VolumePlace{Volume: "a", Node: "n1", Problem: alone, Unplaced: "new", Why: "has no node yet"}},
 		"a deleted volume":            {"", []string{"deleted"}, api.VolumePlace{Unplaced: "deleted", Why: "is being deleted"}},
 		"a volume that is purged":     {"", []string{"purging"}, api.VolumePlace{Unplaced: "purging", Why: "is being deleted"}},
 		"a volume of another project": {"", []string{"foreign"}, api.VolumePlace{Unplaced: "foreign", Why: "does not exist"}},
@@ -39,8 +66,47 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 		for _, v := range tc.volumes {
 			intent.Spec.Volumes = append(intent.Spec.Volumes, api.VolumeAttachment{Name: v})
 		}
-		if got := volumePlace(func(name string) *state.Volume { return stored[name] }, &intent); got != tc.want {
+		if got := volumePlace(func(name string) *state.Volume { return stored[name] }, nodes, &intent); got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
 	}
+}
+
+func TestVolumesAreServedByNodesThatCanAndSay(t *testing.T) {
+	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no"}}, api.NodeRecord{Name: "n3"})
+	for name, tc := range map[string]struct {
+		site Site
+		node string
+		want string
+	}{
+		"a node that serves":          {Site{View: view}, "n1", ""},
+		"a node that can't":           {Site{View: view}, "n2", "no"},
+		"a node whose agent is older": {Site{View: view}, "n3", "its agent serves no volumes to other nodes"},
+		"a node that is not there":    {Site{View: view}, "n9", "its agent serves no volumes to other nodes"},
+		"a site that encrypts":        {Site{View: view, Encrypted: true}, "n1", "the site encrypts its underlay, and volumes cross between nodes in clear text only"},
+	} {
+		if got := tc.site.unserved(tc.node); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// stored is a view of a site with these nodes.
+func stored(t *testing.T, nodes ...api.NodeRecord) *state.View {
+	t.Helper()
+	repo := state.New(memory.New())
+	cache, err := repo.OpenCache(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range nodes {
+		revision, err := repo.PutNode(t.Context(), n)
+		if err == nil {
+			_, err = cache.WaitRevision(t.Context(), revision)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cache.View()
 }

@@ -32,12 +32,15 @@ func boundNode(n *api.NodeRecord) {
 	}
 }
 
-// boundPool shortens what a node says is wrong with its room for volumes.
+// boundPool shortens what a node says is wrong with its room for volumes, and with their way to other nodes.
 func boundPool(n *api.NodeRecord) {
 	if n.VolumePool != nil {
 		pool := *n.VolumePool
 		pool.Problems = shortened(pool.Problems)
 		n.VolumePool = &pool
+	}
+	if n.VolumeSharing != nil {
+		n.VolumeSharing = &api.VolumeSharing{ServeProblem: api.ShortMessage(n.VolumeSharing.ServeProblem), ReachProblem: api.ShortMessage(n.VolumeSharing.ReachProblem)}
 	}
 }
 

@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/fake"
+)
+
+var (
+	server = netip.MustParseAddr("198.18.0.2")
+	other  = netip.MustParseAddr("198.18.0.3")
+)
+
+// withSharing is an agent of node n1 over a disk and what its kernel has of volumes that cross.
+func withSharing(t *testing.T, disk *fake.Disk, crossing *fake.Crossing) *Agent {
+	t.Helper()
+	a := withVolumes(t, disk)
+	a.cfg.Sharer, a.sharings.states = crossing.Sharer(), map[string]*sharingState{}
+	return a
+}
+
+// settleSharings converges volumes and how they cross until nothing is under way.
+func settleSharings(t *testing.T, a *Agent) {
+	t.Helper()
+	for range 100 {
+		settleVolumes(t, a)
+		a.convergeSharings(t.Context(), a.cfg.Clock.Now())
+		busy := a.sharings.looking || a.volumes.looking
+		for _, s := range a.sharings.states {
+			busy = busy || s.busy
+		}
+		if !busy {
+			a.convergeVolumes(t.Context(), a.cfg.Clock.Now())
+			for _, s := range a.volumes.states {
+				busy = busy || s.busy
+			}
+		}
+		if !busy {
+			return
+		}
+		(<-a.events)()
+	}
+	t.Fatal("something is always under way for volumes that cross")
+}
+
+// retry ends the pause after a failure.
+func (s *sharingState) retry(a *Agent) { s.attempts.NextTry = a.cfg.Clock.Now() }
+
+// sharing is that of cluster u1.
+func sharing(change func(*volume.Sharing)) *agentstream.Desired {
+	s := volume.Sharing{ClusterUID: "u1", UserIDs: clusterIDs, Peers: []netip.Addr{server, other}, Settled: true}
+	change(&s)
+	return &agentstream.Desired{Sharings: []volume.Sharing{s}}
+}
+
+// client is a node that is to have the volume, once it is let in.
+func client(letIn bool) func(*volume.Sharing) {
+	return func(s *volume.Sharing) {
+		s.Client = true
+		if letIn {
+			s.Reaches = []volume.Remote{{UID: volumeUID, Server: server}}
+		}
+	}
+}
+
+// farMember is a member of cluster u1 with a volume of node n2.
+func farMember(t *testing.T, a *Agent) *memberState {
+	t.Helper()
+	m := claiming(t, a, "/volumes/data")
+	m.want.Assignment.Volumes[0].Node = "n2"
+	m.want.Assignment.UserIDs = clusterIDs
+	a.members[m.id] = m
+	a.placeVolumes(m.want)
+	return m
+}
+
+func TestAMemberStartsOnceItsVolumeOfAnotherNodeIsThere(t *testing.T) {
+	crossing := fake.NewCrossing()
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	m := farMember(t, a)
+	crossing.Fail(errors.New("the way is blocked"))
+	for _, step := range []struct {
+		do      func()
+		message string
+	}{
+		{func() {}, `volume "data" lies on node n2, which this node has not heard of yet`},
+		{func() { a.wantSharings(sharing(client(false))) }, `volume "data" lies on node n2, which has not let this node in yet`},
+		{func() { a.wantSharings(sharing(client(true))) }, `volume "data" lies on node n2, and is being attached`},
+		{func() { settleSharings(t, a) }, `volume "data" lies on node n2, and can't be reached: u1: the way is blocked`},
+		{func() {
+			a.wantSharings(sharing(func(s *volume.Sharing) { client(true)(s); s.Settled = false }))
+			settleSharings(t, a)
+		}, `volume "data" waits until a node that is lost can't write to it any more`},
+	} {
+		step.do()
+		a.start(t.Context(), m)
+		if m.busy || m.message != step.message || m.attempts.Count != 0 {
+			t.Fatalf("busy %t after %d attempts with %q; want it to wait with %q", m.busy, m.attempts.Count, m.message, step.message)
+		}
+	}
+	a.wantSharings(sharing(client(true)))
+	settleSharings(t, a)
+	a.start(t.Context(), m)
+	if !m.busy {
+		t.Fatalf("it waits still: %q", m.message)
+	}
+	if want := []driver.Mount{{Source: a.cfg.Sharer.Dir(volumeUID, "u1"), Path: "/volumes/data"}}; !slices.Equal(m.want.Mounts, want) {
+		t.Errorf("mounts: got %+v, want %+v", m.want.Mounts, want)
+	}
+	(<-a.events)() // how the start went
+}
+
+func TestANodeThatWasShutOutBeginsAnewOnceItsMembersAreGone(t *testing.T) {
+	crossing := fake.NewCrossing()
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	m := farMember(t, a)
+	a.wantSharings(sharing(client(true)))
+	settleSharings(t, a)
+	m.state = driver.StateRunning
+	has := func() bool {
+		state, _ := crossing.State("u1")
+		return slices.Contains(state.Reaches, volumeUID)
+	}
+	for _, d := range []*agentstream.Desired{
+		sharing(client(false)), // the volume's node is away, and another leader does not know what was told before
+		sharing(client(true)),
+		{}, // it was shut out
+		sharing(client(true)),
+	} {
+		a.wantSharings(d)
+		settleSharings(t, a)
+		if !has() {
+			t.Fatalf("the volume was taken from under a member for %+v", d.Sharings)
+		}
+	}
+	next := volumeClaim("n2")
+	if why := a.missingRemote(next, "u1"); !strings.Contains(why, "which shut this node out") {
+		t.Errorf("another member would begin to use what a lost one has: %q", why)
+	}
+	m.state, m.cleaned = driver.StateAbsent, true
+	before := len(crossing.Calls())
+	settleSharings(t, a)
+	if calls := crossing.Calls()[before:]; len(calls) < 2 || !has() {
+		t.Errorf("after its members it was asked for %v, and has the volume: %t; want it taken away, and attached anew", calls, has())
+	}
+	if why := a.missingRemote(next, "u1"); why != "" {
+		t.Errorf("another member: %s", why)
+	}
+	a.wantSharings(&agentstream.Desired{})
+	settleSharings(t, a)
+	if _, there := crossing.State("u1"); there || len(a.sharings.states) > 0 {
+		t.Error("what nobody needs is left")
+	}
+}
+
+func volumeClaim(node string) api.VolumeClaim {
+	return api.VolumeClaim{UID: volumeUID, Name: "data", Path: "/volumes/data", Node: node}
+}
+
+// servedTo is what the volume's node is to do.
+func servedTo(clients ...netip.Addr) func(*volume.Sharing) {
+	return func(s *volume.Sharing) {
+		s.Clients = clients
+		if len(clients) > 0 {
+			s.Serves = []volume.Share{{UID: volumeUID}}
+		}
+	}
+}
+
+func TestAVolumeIsServedWhileItIsAttachedAndAttachedWhileItIsServed(t *testing.T) {
+	disk, crossing := fake.NewDisk(1<<40), fake.NewCrossing()
+	a := withSharing(t, disk, crossing)
+	a.wantSharings(sharing(servedTo(other)))
+	settleSharings(t, a)
+	if state, _ := crossing.State("u1"); len(state.Serves) > 0 {
+		t.Errorf("a volume is served that is not attached: %+v", state)
+	}
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	settleSharings(t, a)
+	if state, _ := crossing.State("u1"); !slices.Equal(state.Serves, []string{volumeUID}) || !slices.Equal(state.Clients, []netip.Addr{other}) {
+		t.Errorf("once it is attached, there is %+v", state)
+	}
+	if seen := a.observedSharings(); len(seen) != 1 || seen[0].ClusterUID != "u1" || len(seen[0].Clients) != 1 || seen[0].Problem != "" {
+		t.Errorf("the node says %+v", seen)
+	}
+	crossing.Fail(errors.New("a client does not let go"))
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume()}})
+	a.wantSharings(&agentstream.Desired{})
+	settleSharings(t, a)
+	if len(disk.Attached(volumeUID)) != 1 || !strings.Contains(a.volumes.states[volumeUID].held, "still served") {
+		t.Errorf("it was detached while it is served: %q", a.volumes.states[volumeUID].held)
+	}
+	if seen := a.observedSharings(); len(seen) != 1 || !strings.Contains(seen[0].Problem, "does not let go") {
+		t.Errorf("the node says %+v", seen)
+	}
+	a.sharings.states["u1"].retry(a)
+	settleSharings(t, a)
+	settleSharings(t, a)
+	if _, there := crossing.State("u1"); there || len(disk.Attached(volumeUID)) > 0 {
+		t.Errorf("served: %t, attached %v", there, disk.Attached(volumeUID))
+	}
+}
+
+func TestAMemberBesideItsVolumeWaitsUntilWhoWasLostIsShutOut(t *testing.T) {
+	disk, crossing := fake.NewDisk(1<<40), fake.NewCrossing()
+	a := withSharing(t, disk, crossing)
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	a.wantSharings(sharing(servedTo(server, other)))
+	settleSharings(t, a)
+	m := claiming(t, a, "/volumes/data")
+	crossing.Fail(errors.New("it does not answer"))
+	waits := func(when string) {
+		t.Helper()
+		a.start(t.Context(), m)
+		if m.busy || !strings.Contains(m.message, "a node that is lost") {
+			t.Fatalf("%s: busy %t with %q", when, m.busy, m.message)
+		}
+	}
+	a.wantSharings(sharing(servedTo(other)))
+	settleSharings(t, a)
+	waits("while it could not be shut out")
+	a.wantSharings(&agentstream.Desired{})
+	waits("though the leader names nothing")
+	a.wantSharings(sharing(servedTo(other)))
+	a.sharings.states["u1"].retry(a)
+	settleSharings(t, a)
+	a.start(t.Context(), m)
+	if !m.busy {
+		t.Errorf("it waits still: %q", m.message)
+	}
+	(<-a.events)()
+}
+
+func TestAnAgentThatStartsFindsWhatCrossesAndChangesNothing(t *testing.T) {
+	disk, crossing := fake.NewDisk(1<<40), fake.NewCrossing()
+	a := withSharing(t, disk, crossing)
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	a.wantSharings(sharing(servedTo(other)))
+	settleSharings(t, a)
+	a = withSharing(t, disk, crossing)
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	a.wantSharings(sharing(servedTo(other)))
+	settleSharings(t, a)
+	if slices.ContainsFunc(crossing.Calls(), func(call string) bool { return strings.HasPrefix(call, "End") }) {
+		t.Errorf("it was asked for %v", crossing.Calls())
+	}
+	if seen := a.observedSharings(); len(seen) != 1 || !slices.Equal(seen[0].Clients, []netip.Addr{other}) {
+		t.Errorf("another agent finds %+v", seen)
+	}
+}
+
+func TestAMemberIsCleanOnceItsVolumeIsGivenBackWhileItsNodeServesIt(t *testing.T) {
+	crossing := fake.NewCrossing()
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	m := farMember(t, a)
+	a.wantSharings(sharing(client(true)))
+	settleSharings(t, a)
+	m.state, m.want.Release = driver.StateRunning, true
+	settleSharings(t, a)
+	if state, _ := crossing.State("u1"); len(state.Reaches) != 1 || a.reaches(m) {
+		t.Errorf("under a member that is there, the node has %+v", state)
+	}
+	m.state, m.cleaned = driver.StateAbsent, true
+	if !a.reaches(m) {
+		t.Error("a member is clean though its volume is mounted")
+	}
+	settleSharings(t, a) // though the leader still names it
+	if state, _ := crossing.State("u1"); len(state.Reaches) != 0 || a.reaches(m) {
+		t.Errorf("after the last member the node has %+v", state)
+	}
+}

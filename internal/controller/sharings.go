@@ -1,0 +1,263 @@
+package controller
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/volume"
+)
+
+// A volume lies on one node. Members on other nodes of its cluster have it over the underlay: its node serves it, and lets in the nodes of those members
+// (volume.Sharing). What is told follows from assignments, and from what nodes say that they have done:
+//
+//   - A node is a client while a member of the cluster is there, or something is left of one. It is shut out when it is down and members were let go of
+//     there, and stays so until nothing of them is left, since others may run in their place (shutOut).
+//   - A client is told of a volume once the volume's node says that it serves it and has let the client in.
+//   - No other member begins to use a volume before all of the volumes' nodes say that they let in nobody but clients (volume.Sharing.Settled).
+
+// updateSharings tells nodes how volumes cross from and to them.
+func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) {
+	phase := func(node string) api.NodePhase {
+		phase, _, _ := d.agents.Node(node)
+		return phase
+	}
+	told := sharings(sharingsInput{view: view, phase: phase, heard: d.agents.Sharings, before: d.sharings})
+	for node, all := range told {
+		if !reflect.DeepEqual(all, d.sharings[node]) {
+			dirty[node] = true
+		}
+	}
+	for node := range d.sharings {
+		if told[node] == nil {
+			dirty[node] = true
+		}
+	}
+	d.sharings = told
+}
+
+// sharingsInput is what sharings are computed from.
+type sharingsInput struct {
+	view *state.View
+	// phase is what a node is held to be, heard what its agent last said; false: it is not heard of.
+	phase func(node string) api.NodePhase
+	heard func(node string) ([]volume.SharingState, bool)
+	// before is what nodes were told last, by node.
+	before map[string][]volume.Sharing
+}
+
+// sharings returns what each node is told of volumes that cross, in the order of clusters' UIDs.
+func sharings(in sharingsInput) map[string][]volume.Sharing {
+	all := map[string][]volume.Sharing{}
+	for _, c := range in.view.Clusters {
+		if c.Record == nil || len(api.VolumesOf(&c.Intent.Spec, c.Intent.User)) == 0 {
+			continue
+		}
+		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}}
+		x.look()
+		for node, s := range x.told() {
+			all[node] = append(all[node], s)
+		}
+	}
+	for _, list := range all {
+		slices.SortFunc(list, func(a, b volume.Sharing) int { return strings.Compare(a.ClusterUID, b.ClusterUID) })
+	}
+	return all
+}
+
+// crossing is how the volumes of one cluster cross.
+type crossing struct {
+	in *sharingsInput
+	c  *state.Cluster
+	// serves are the volumes of each node where one lies, clients the nodes that members on have one of another node.
+	serves  map[string][]volume.Share
+	clients map[string]bool
+}
+
+// look finds out which nodes serve what, and which are clients.
+func (x *crossing) look() {
+	there := map[string][]presence{}
+	for a, ref := range x.c.AllWithRef() {
+		elsewhere := false
+		for i := range a.Volumes {
+			x.addShare(&a.Volumes[i])
+			elsewhere = elsewhere || a.Volumes[i].Node != a.Node
+		}
+		if elsewhere {
+			there[a.Node] = append(there[a.Node], presence{a, ref})
+		}
+	}
+	for node, members := range there {
+		x.clients[node] = !x.shutOut(node, members)
+	}
+}
+
+// addShare notes a volume at its node. It is read-only there if it is for all members.
+func (x *crossing) addShare(claim *api.VolumeClaim) {
+	shares := x.serves[claim.Node]
+	i := slices.IndexFunc(shares, func(s volume.Share) bool { return s.UID == claim.UID })
+	if i < 0 {
+		x.serves[claim.Node] = append(shares, volume.Share{UID: claim.UID, ReadOnly: claim.ReadOnly})
+		return
+	}
+	shares[i].ReadOnly = shares[i].ReadOnly && claim.ReadOnly
+}
+
+// presence is an assignment of the cluster on a node, with the reference of its chunk.
+type presence struct {
+	*api.Assignment
+	ref *api.ChunkRef
+}
+
+// shutOut reports whether a node must not have the cluster's volumes: members were lost there with the node, and something of them may be left. A node
+// that is up and on which a member runs that was there when another was let go of was never away: its agent ends what is to end.
+func (x *crossing) shutOut(node string, members []presence) bool {
+	down := x.in.phase(node) == api.NodeDown
+	for _, gone := range members {
+		if !gone.ref.Releasing {
+			continue
+		}
+		if down {
+			return true
+		}
+		stayed := slices.ContainsFunc(members, func(m presence) bool { return !m.ref.Releasing && !m.TakenAt.After(*gone.ref.ReleasedAt) })
+		if !stayed && x.superseded(gone.Assignment) {
+			return true
+		}
+	}
+	return false
+}
+
+// superseded reports whether another may run in the place of a member that was let go of, which did not take over from it.
+func (x *crossing) superseded(gone *api.Assignment) bool {
+	if slices.ContainsFunc(x.c.Record.Lost, func(l api.LostMember) bool { return l.Assignment == gone.ID }) {
+		return true
+	}
+	for a := range x.c.Held() {
+		if a.Member == gone.Member && a.From != gone.ID && (a.Replaces != "" || a.From != "") {
+			return true
+		}
+	}
+	return false
+}
+
+// told is what the nodes are told of the cluster.
+func (x *crossing) told() map[string]volume.Sharing {
+	clients, at := x.addresses()
+	settled := true
+	states := map[string]*volume.SharingState{}
+	for node := range x.serves {
+		said, heard := x.in.heard(node)
+		if !heard {
+			settled = false
+			continue
+		}
+		states[node] = &volume.SharingState{} // it has nothing
+		if i := slices.IndexFunc(said, func(s volume.SharingState) bool { return s.ClusterUID == x.c.UID() }); i >= 0 {
+			states[node] = &said[i]
+		}
+		settled = settled && !slices.ContainsFunc(states[node].Clients, func(c netip.Addr) bool { return !slices.Contains(clients, c) })
+	}
+	out := map[string]volume.Sharing{}
+	for node := range x.nodes() {
+		s := volume.Sharing{ClusterUID: x.c.UID(), UserIDs: x.c.Record.UserIDs, Settled: settled, Client: x.clients[node]}
+		for other := range x.nodes() {
+			if addr, ok := at[other]; ok && other != node && (x.clients[other] || len(x.serves[other]) > 0) {
+				s.Peers = append(s.Peers, addr)
+			}
+		}
+		slices.SortFunc(s.Peers, netip.Addr.Compare)
+		for _, c := range clients {
+			if c != at[node] {
+				s.Clients = append(s.Clients, c)
+			}
+		}
+		if len(s.Clients) > 0 {
+			s.Serves = x.serves[node]
+		} else {
+			s.Clients = nil
+		}
+		if s.Client {
+			s.Reaches = x.reaches(node, at, states)
+		}
+		if s.Client || len(s.Serves) > 0 || !x.ended(node, states) {
+			out[node] = s
+		}
+	}
+	return out
+}
+
+// nodes are those on which something is to be done.
+func (x *crossing) nodes() map[string]bool {
+	all := map[string]bool{}
+	for node := range x.clients {
+		all[node] = true
+	}
+	for node := range x.serves {
+		all[node] = true
+	}
+	return all
+}
+
+// ended reports whether a node has nothing of the cluster's volumes that others had, as far as it is heard of.
+func (x *crossing) ended(node string, states map[string]*volume.SharingState) bool {
+	if len(x.serves[node]) == 0 {
+		return true // what it has of others ends with its members
+	}
+	s := states[node]
+	return s != nil && s.ClusterUID == ""
+}
+
+// addresses are the clients' addresses on the underlay, in order, and the addresses of all nodes that have one.
+func (x *crossing) addresses() (clients []netip.Addr, at map[string]netip.Addr) {
+	at = map[string]netip.Addr{}
+	for node := range x.nodes() {
+		record := x.in.view.Agent(node)
+		if record == nil {
+			continue
+		}
+		if addr, err := netip.ParseAddr(record.Underlay); err == nil {
+			at[node] = addr
+			if x.clients[node] {
+				clients = append(clients, addr)
+			}
+		}
+	}
+	slices.SortFunc(clients, netip.Addr.Compare)
+	return clients, at
+}
+
+// reaches are the volumes of other nodes that let this one in. While a volume's node is not heard of, what was told of it before stays told.
+func (x *crossing) reaches(node string, at map[string]netip.Addr, states map[string]*volume.SharingState) []volume.Remote {
+	var all []volume.Remote
+	for server := range x.serves {
+		if server == node || !at[server].IsValid() {
+			continue
+		}
+		s := states[server]
+		for _, share := range x.serves[server] {
+			r := volume.Remote{UID: share.UID, Server: at[server], ReadOnly: share.ReadOnly}
+			switch {
+			case x.toldBefore(node, r):
+			case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, at[node]):
+				continue
+			}
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b volume.Remote) int { return strings.Compare(a.UID, b.UID) })
+	return all
+}
+
+// toldBefore reports whether a node was told of a volume of another last: what it has is not taken from it for as long as it is a client.
+func (x *crossing) toldBefore(node string, r volume.Remote) bool {
+	for _, s := range x.in.before[node] {
+		if s.ClusterUID == x.c.UID() {
+			return s.Client && slices.Contains(s.Reaches, r)
+		}
+	}
+	return false
+}
