@@ -51,6 +51,8 @@ type agent struct {
 	builds       map[string]*buildRun
 	// volumes are those that the leader wants.
 	volumes []volume.Volume
+	// sharings is how volumes are to cross, by cluster.
+	sharings map[string]volume.Sharing
 }
 
 // memberMemory is what an agent remembers of one member.
@@ -95,6 +97,8 @@ type wanted struct {
 	of, resumes, verify string
 	// functions are those of adapters that it is to have.
 	functions []api.DeviceClaim
+	// volumes are those that it is to have.
+	volumes []api.VolumeClaim
 }
 
 func newAgent(n *node) {
@@ -295,7 +299,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
-			functions: functionsHeld(&m.Assignment),
+			functions: functionsHeld(&m.Assignment), volumes: m.Assignment.Volumes,
 		}
 		if m.Assignment.Snapshot != nil {
 			w := a.desired[m.Assignment.ID]
@@ -309,6 +313,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 		}
 	}
 	a.obeyVolumes(d.Volumes)
+	a.obeySharings(d.Sharings)
 	a.reconsider()
 	for _, j := range d.Jobs {
 		a.jobs[j.RunID()] = j
@@ -500,6 +505,9 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 }
 
 func (a *agent) start(id string, m *memberMemory, d wanted) {
+	if !a.hasVolumes(d) {
+		return // what it waits for wakes the agent
+	}
 	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}
 	a.n.host[id] = d.prepared()
 	a.n.w.touched()
@@ -509,6 +517,10 @@ func (a *agent) start(id string, m *memberMemory, d wanted) {
 		a.n.w.lives++
 		h.life = a.n.w.lives
 		m.neverRan, a.n.w.checks.ran[id] = false, true
+		if len(d.volumes) > 0 {
+			a.n.w.happened("member with a volume")
+			a.n.w.checkSharing(d.cluster)
+		}
 		a.n.endSomeDay(id, h)
 		if !h.part {
 			a.n.beFrail(id, h)
@@ -592,6 +604,7 @@ func (a *agent) report() {
 	}
 	told.Jobs, told.Builds = a.jobsObserved(), a.buildsObserved()
 	a.volumesObserved(&told)
+	a.sharingsObserved(&told)
 	if a.said != nil && reflect.DeepEqual(a.truth, told) {
 		return
 	}

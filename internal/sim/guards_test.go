@@ -36,6 +36,7 @@ const (
 	GuardHandedOver Guard = "handed over"    // a member that may run on another node stands still until its leader takes it back
 	GuardDeparture  Guard = "departure"      // an agent starts no member that it sent away, or may have
 	GuardWithdrawn  Guard = "withdrawn"      // a node has no floating address that it is no longer told of
+	GuardSettled    Guard = "settled"        // a member uses a volume once the node of the one in whose place it runs is shut out
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 

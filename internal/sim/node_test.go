@@ -19,6 +19,8 @@ type node struct {
 	host  map[string]*hostMember
 	// pool keeps its volumes.
 	pool *pool
+	// crossings are what its kernel has of volumes that cross, by cluster.
+	crossings map[string]*crossing
 	// networks are in force in its kernel, by network index; applied is the state that they come from.
 	networks map[int]nodeNetwork
 	applied  lifecycle.Epoch
@@ -97,7 +99,7 @@ type nodeNetwork struct {
 }
 
 func newNode(w *world, record api.NodeRecord) *node {
-	return &node{w: w, record: record, up: true, host: map[string]*hostMember{}, pool: newPool()}
+	return &node{w: w, record: record, up: true, host: map[string]*hostMember{}, pool: newPool(), crossings: map[string]*crossing{}}
 }
 
 func (n *node) startAgent() {
@@ -146,7 +148,7 @@ func (n *node) loseMemory() {
 	n.up = false
 	n.boots++
 	n.stopAgent()
-	n.networks, n.applied = nil, lifecycle.Epoch{}
+	n.networks, n.applied, n.crossings = nil, lifecycle.Epoch{}, map[string]*crossing{}
 	for _, h := range n.host {
 		if h.state == lifecycle.HostSaved {
 			continue // it is on the disk

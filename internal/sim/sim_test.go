@@ -248,7 +248,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		GuardElection: {"", 22}, GuardConflict: {"", 66}, GuardEpoch: {"obedience", 1}, GuardTerm: {"obedience", 23},
 		GuardLooking: {"hosts", 1}, GuardConfirming: {"hosts", 1}, GuardLost: {"hosts", 1}, GuardGrace: {"death", 1}, GuardReported: {"", 9},
 		GuardRecovery: {"", 30}, GuardGarbage: {"garbage", 10}, GuardCurrent: {"", 12}, GuardDebris: {"", 70}, GuardDeadline: {"", 6},
-		GuardUsage: {"", 11}, GuardStale: {"obedience", 57}, GuardHandedOver: {"twice", 165}, GuardWithdrawn: {"floating", 9}, GuardDeparture: {"identity", 3},
+		GuardUsage: {"", 11}, GuardStale: {"obedience", 57}, GuardHandedOver: {"twice", 165}, GuardWithdrawn: {"floating", 9}, GuardDeparture: {"identity", 3}, GuardSettled: {"sharing", 1},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
 			t.Parallel()

@@ -198,8 +198,10 @@ func (w *world) create(l life) {
 	w.ids++
 	in := l.intent
 	in.UID, in.CreatedAt = fmt.Sprintf("u%d", w.ids), s.now()
+	w.addVolume(s, &in)
 	if _, err := s.repo.CreateCluster(s.ctx, in); err != nil {
-		if !errors.Is(err, state.ErrExists) && s.ctx.Err() == nil {
+		gone := len(in.Spec.Volumes) > 0 && (errors.Is(err, state.ErrNoVolume) || errors.Is(err, state.ErrDeleted))
+		if !gone && !errors.Is(err, state.ErrExists) && s.ctx.Err() == nil {
 			w.must(err)
 		}
 		return

@@ -38,6 +38,10 @@ func newPool() *pool {
 
 // addPool gives every second node of those that are always on room for volumes.
 func (w *world) addPool(record *api.NodeRecord) {
+	record.VolumeSharing = &api.VolumeSharing{}
+	if w.drawnFor(record.Name+" shares", 5) == 0 {
+		record.VolumeSharing = &api.VolumeSharing{ServeProblem: "no server", ReachProblem: "no client"}
+	}
 	if w.drawnFor(record.Name+" pool", 2) == 0 {
 		record.VolumePool = &api.VolumePool{Kind: "xfs", CapacityBytes: int64(2+w.drawnFor(record.Name+" room", 8)) << 30}
 	}

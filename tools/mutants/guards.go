@@ -18,6 +18,7 @@ func guards() []Mutant {
 		letGoGuards,
 		carryGuards,
 		snapshotGuards,
+		sharingGuards,
 		plannerGuards,
 		lifecycleGuards,
 		admissionGuards,

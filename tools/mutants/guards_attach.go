@@ -12,8 +12,8 @@ var attachGuards = []Mutant{
 	{
 		Guard:   "a volume of another node is not taken for one of this node",
 		File:    "internal/agent/volumes.go",
-		Find:    "if claim.Node != a.cfg.Node.Name {\n\t\treturn fmt",
-		Replace: "if claim.Node == \"\" {\n\t\treturn fmt",
+		Find:    "if claim.Node != a.cfg.Node.Name {\n\t\treturn a.missingRemote",
+		Replace: "if claim.Node == \"\" {\n\t\treturn a.missingRemote",
 		Test:    "./internal/agent TestAVolumeOfAnotherNodeIsNotReached",
 	},
 	{
@@ -89,15 +89,15 @@ var attachGuards = []Mutant{
 	{
 		Guard:   "members go where their volumes lie",
 		File:    "internal/placement/plan.go",
-		Find:    "if f.pinned && id != f.node {",
-		Replace: "if f.pinned && f.node < 0 {",
+		Find:    "if f.volumes.wanted && !f.volumes.has(id, r) {",
+		Replace: "if f.volumes.nowhere {",
 		Test:    "./internal/placement TestMembersGoWhereTheirVolumesLie",
 	},
 	{
 		Guard:   "no node is taken for that of volumes on two nodes",
 		File:    "internal/placement/volume.go",
-		Find:    "if !ok || p.Other != \"\" || p.Unplaced != \"\" {",
-		Replace: "if !ok || p.Unplaced != \"\" {",
+		Find:    "&& (n.other < 0 || at(n.other, n.otherServed))",
+		Replace: "",
 		Test:    "./internal/placement TestMembersGoWhereTheirVolumesLie",
 	},
 	{

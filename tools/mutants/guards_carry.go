@@ -166,8 +166,8 @@ var carryGuards = []Mutant{
 	{
 		Guard:   "a successor is not clean before the state that was fetched for it",
 		File:    "internal/agent/members.go",
-		Find:    " && !a.hasLeftover(m) {",
-		Replace: " {",
+		Find:    " && !a.hasLeftover(m) && !a.reaches(m) {",
+		Replace: " && !a.reaches(m) {",
 		Test:    "./internal/agent TestASuccessorIsNotCleanBeforeTheStateThatWasFetchedForIt",
 	},
 }

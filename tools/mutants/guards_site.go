@@ -82,7 +82,7 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a released member is clean only when its network is gone from the node",
 		File:    "internal/agent/members.go",
-		Find:    `if a.networksGone(m) && !a.hasLeftover(m) {`,
+		Find:    `if a.networksGone(m) && !a.hasLeftover(m) && !a.reaches(m) {`,
 		Replace: `if true {`,
 		Test:    "./internal/agent TestAReleasedMemberIsCleanOnlyWhenItsNetworkIsGoneFromTheNode",
 	},

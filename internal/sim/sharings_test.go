@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/volume"
+)
+
+// crossing is what a node's kernel has of one cluster's volumes that cross between nodes. It ends with the kernel.
+type crossing struct {
+	serves  []string
+	clients []netip.Addr
+	reaches map[string]bool
+}
+
+// addVolume gives every second cluster a volume of its project, if there is one.
+func (w *world) addVolume(s *server, in *api.ClusterIntent) {
+	volumes := s.cache.View().Volumes
+	if in.Project != "" && in.Project != api.DefaultProject || len(volumes) == 0 || w.drawnFor(in.UID+" has a volume", 2) != 0 {
+		return
+	}
+	v := volumes[w.drawnFor(in.UID+" volume", len(volumes))]
+	if v.Intent.DeleteRequestedAt == nil && v.Intent.UID != "" {
+		in.Spec.Volumes = []api.VolumeAttachment{{Name: v.Intent.Name}}
+		w.happened("cluster with a volume")
+	}
+}
+
+// obeySharings lets a node do what is wanted of volumes that cross, each cluster's after a while.
+func (a *agent) obeySharings(wanted []volume.Sharing) {
+	a.sharings = map[string]volume.Sharing{}
+	clusters := maps.Clone(a.n.crossings)
+	for _, s := range wanted {
+		a.sharings[s.ClusterUID] = s
+		if clusters[s.ClusterUID] == nil {
+			clusters[s.ClusterUID] = &crossing{}
+		}
+	}
+	for _, cluster := range slices.Sorted(maps.Keys(clusters)) {
+		key := fmt.Sprintf("%s %s sharing %d", a.n.record.Name, cluster, a.epoch.Revision)
+		a.n.w.after(time.Duration(1+a.n.w.drawnFor(key, 3000))*time.Millisecond, func() { a.run(func() { a.applySharing(cluster, key, 0) }) })
+	}
+}
+
+// applySharing brings what crosses of a cluster to what is wanted by now, and tries again as long as it can't.
+func (a *agent) applySharing(cluster, key string, try int) {
+	n, want := a.n, a.sharings[cluster]
+	if n.sick {
+		if try < 100 {
+			n.w.after(time.Duration(1+n.w.drawnFor(key+" again", 10))*time.Second, func() { a.run(func() { a.applySharing(cluster, key, try+1) }) })
+		}
+		return
+	}
+	now := n.crossings[cluster]
+	if now == nil {
+		now = &crossing{reaches: map[string]bool{}}
+		n.crossings[cluster] = now
+	}
+	for _, c := range now.clients {
+		if !slices.Contains(want.Clients, c) {
+			n.w.happened("sharing: client shut out")
+		}
+	}
+	now.serves, now.clients = nil, nil
+	for _, share := range want.Serves {
+		now.serves, now.clients = append(now.serves, share.UID), want.Clients
+	}
+	used := slices.ContainsFunc(slices.Collect(maps.Keys(n.host)), func(id string) bool { return clusterOf(id) == cluster && n.host[id].runs() })
+	switch {
+	case want.Client:
+		for _, r := range want.Reaches {
+			if !now.reaches[r.UID] {
+				n.w.happened("sharing: volume reached")
+			}
+			now.reaches[r.UID] = true
+		}
+	case !used: // it is taken away only once no member has it
+		clear(now.reaches)
+	}
+	if len(now.serves) == 0 && len(now.reaches) == 0 && !want.Client {
+		delete(n.crossings, cluster)
+	}
+	n.w.checkSharing(cluster)
+	a.report()
+	a.wake(0)
+}
+
+// sharingsObserved adds what an agent says of volumes that cross.
+func (a *agent) sharingsObserved(told *agentstream.Observed) {
+	for _, cluster := range slices.Sorted(maps.Keys(a.n.crossings)) {
+		c := a.n.crossings[cluster]
+		told.Sharings = append(told.Sharings, volume.SharingState{
+			ClusterUID: cluster, Serves: c.serves, Clients: c.clients, Reaches: slices.Sorted(maps.Keys(c.reaches)),
+		})
+	}
+}
+
+// hasVolumes reports whether a member may begin to use its volumes.
+func (a *agent) hasVolumes(d wanted) bool {
+	if len(d.volumes) == 0 || a.n.w.cfg.Without == GuardSettled {
+		return true
+	}
+	want, told := a.sharings[d.cluster]
+	if told && !want.Settled {
+		return false
+	}
+	has := a.n.crossings[d.cluster]
+	if has != nil && slices.ContainsFunc(has.clients, func(c netip.Addr) bool { return !slices.Contains(want.Clients, c) }) {
+		return false
+	}
+	for _, claim := range d.volumes {
+		wanted := slices.ContainsFunc(want.Reaches, func(r volume.Remote) bool { return r.UID == claim.UID })
+		if claim.Node != a.n.record.Name && (!wanted || has == nil || !has.reaches[claim.UID]) {
+			return false
+		}
+	}
+	return true
+}
+
+// clusterOf is the UID of the cluster that an assignment's ID names.
+func clusterOf(id string) string {
+	for i := range id {
+		if id[i] == '.' {
+			return id[:i]
+		}
+	}
+	return id
+}
+
+// checkSharing checks that no node is let in to a cluster's volumes for what is left of members that were lost with it, while others run in their
+// place.
+func (w *world) checkSharing(cluster string) {
+	var held map[string]*api.Assignment
+	w.read(func(m *mirror) { held = maps.Clone(m.held) })
+	running := map[string]string{} // by lineage: the node
+	for _, n := range w.nodes {
+		for id, h := range n.host {
+			if clusterOf(id) == cluster && held[id] != nil && h.state == lifecycle.HostRunning {
+				running[lineage(id)] = n.record.Name
+			}
+		}
+	}
+	for _, server := range w.nodes {
+		c := server.crossings[cluster]
+		if c == nil {
+			continue
+		}
+		for _, n := range w.nodes {
+			addr := netip.MustParseAddr(n.record.Underlay)
+			if !slices.Contains(c.clients, addr) || slices.ContainsFunc(slices.Collect(maps.Values(held)), func(a *api.Assignment) bool {
+				return a.ClusterUID == cluster && a.Node == n.record.Name
+			}) {
+				continue
+			}
+			for id, h := range n.host {
+				if on := running[lineage(id)]; clusterOf(id) == cluster && h.state == lifecycle.HostRunning && held[id] == nil && on != "" && on != n.record.Name {
+					w.fail("sharing", "%s, which was lost with %s, may write to a volume on %s while another runs in its place on %s", id, n.record.Name, server.record.Name, on)
+				}
+			}
+		}
+	}
+}
