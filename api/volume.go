@@ -47,7 +47,7 @@ type VolumeIntent struct {
 	Node string `json:"node,omitempty"`
 	// Retention is how long it is kept after its deletion.
 	Retention Duration `json:"retention"`
-	// Origin is the snapshot that it began as; nil: it began empty.
+	// Origin is what it began as; nil: it began empty.
 	Origin *VolumeOrigin `json:"origin,omitempty"`
 	// Snapshots are the snapshots that are wanted, the oldest first. Restore is the last request to go back to one; nil: none.
 	Snapshots []VolumeSnapshotIntent `json:"snapshots,omitempty"`
@@ -58,11 +58,20 @@ type VolumeIntent struct {
 	PurgeAt           *time.Time `json:"purge_at,omitempty"`
 }
 
-// VolumeOrigin names a snapshot.
+// VolumeOrigin names what a volume begins as: a snapshot, or a backup that somebody sends.
 type VolumeOrigin struct {
 	VolumeUID   string `json:"volume_uid"`
 	SnapshotUID string `json:"snapshot_uid"`
+	// Upload: a backup, and no snapshot. Its node waits for it, and must not make the volume of anything else. An agent that does not know this refuses
+	// the origin, since it names no snapshot.
+	Upload bool `json:"upload,omitempty"`
 }
+
+// IsUpload reports whether a volume begins as a backup that somebody sends.
+func (o *VolumeOrigin) IsUpload() bool { return o != nil && o.Upload }
+
+// IsSnapshot reports whether a volume begins as a snapshot.
+func (o *VolumeOrigin) IsSnapshot() bool { return o != nil && !o.Upload }
 
 // VolumeSnapshotIntent is a snapshot of a volume that its user wants to exist.
 type VolumeSnapshotIntent struct {
@@ -86,6 +95,7 @@ type VolumePhase string
 const (
 	VolumePending     VolumePhase = "pending"     // no node has room for it; the message gives the reason
 	VolumeCreating    VolumePhase = "creating"    // has a node, which makes it
+	VolumeImporting   VolumePhase = "importing"   // has a node, which waits for the backup that it is made of, or reads it
 	VolumeReady       VolumePhase = "ready"       // can be attached
 	VolumeUnavailable VolumePhase = "unavailable" // its node is not heard of, or can't give access to it; the message gives the reason
 	VolumeDeleted     VolumePhase = "deleted"     // can be undeleted until its time is over

@@ -20,6 +20,8 @@ type VolumeRequest struct {
 	Retention *Duration `json:"retention,omitempty"`
 	// From is what it begins as: VOLUME@SNAPSHOT, or VOLUME for what that holds now; "": it begins empty.
 	From string `json:"from,omitempty"`
+	// FromBackup: it begins as a backup, which is sent once its node waits for it.
+	FromBackup bool `json:"from_backup,omitempty"`
 }
 
 // VolumeChange is the body of a change. What is omitted stays.
@@ -52,8 +54,10 @@ type VolumeStatus struct {
 	Retention Duration     `json:"retention"`
 	// WantedNode is the node that was asked for; "": any.
 	WantedNode string `json:"wanted_node,omitempty"`
-	// From is what it began as: VOLUME@SNAPSHOT, or VOLUME; "": it began empty.
+	// From is what it began as: VOLUME@SNAPSHOT, or VOLUME; "": it began empty, or as a backup.
 	From string `json:"from,omitempty"`
+	// FromBackup: it began as a backup, or waits for one.
+	FromBackup bool `json:"from_backup,omitempty"`
 
 	Phase   VolumePhase `json:"phase"`
 	Message string      `json:"message,omitempty"`
@@ -62,6 +66,8 @@ type VolumeStatus struct {
 	// Node is where it lies, "" while it has no place. Held is the room that it takes there, snapshots not counted.
 	Node string `json:"node,omitempty"`
 	Held Bytes  `json:"held"`
+	// Import is how far its node is with the backup that it is made of; nil: the node neither waits for one nor reads one.
+	Import *VolumeImport `json:"import,omitempty"`
 	// Resizing: its node is still to give it its size. Message then is why it can't now.
 	Resizing bool `json:"resizing,omitempty"`
 	// Used and UsedFiles are what it holds now; nil: not known.
@@ -77,6 +83,15 @@ type VolumeStatus struct {
 	// DeletedAt is when it was deleted, PurgeAt until when it can be undeleted.
 	DeletedAt *time.Time `json:"deleted_at,omitempty"`
 	PurgeAt   *time.Time `json:"purge_at,omitempty"`
+}
+
+// VolumeImport is how far a node is with the backup that a volume is made of.
+type VolumeImport struct {
+	// Receiving: a backup is being read. Received is how much of it, compressed.
+	Receiving bool  `json:"receiving"`
+	Received  Bytes `json:"received"`
+	// Failure is why the last backup that was sent did not become the volume; "" if none was sent.
+	Failure string `json:"failure,omitempty"`
 }
 
 // VolumeSnapshot is a snapshot of a volume as the API shows it.

@@ -138,10 +138,14 @@ func (c *Client) Recipe(ctx context.Context, name string) (api.Recipe, error) {
 
 // tunnel opens a byte stream at an address that is upgraded.
 func (c *Client) tunnel(ctx context.Context, path string) (*Tunnel, error) {
+	return c.tunnelBy(ctx, http.MethodGet, path)
+}
+
+func (c *Client) tunnelBy(ctx context.Context, method, path string) (*Tunnel, error) {
 	if err := checkNames(path); err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("server address %q: %w", c.addr, err)
 	}

@@ -37,6 +37,11 @@ func (c *Client) DeleteVolume(ctx context.Context, name string, now bool) (api.V
 	return answer[api.VolumeStatus](ctx, c, http.MethodDelete, path, nil)
 }
 
+// GiveUpVolumeImport deletes a volume that still waits for its backup, at once. A volume that has become whole is refused (volume_not_importing).
+func (c *Client) GiveUpVolumeImport(ctx context.Context, name string) (api.VolumeStatus, error) {
+	return answer[api.VolumeStatus](ctx, c, http.MethodDelete, volumePath(name)+"/content", nil)
+}
+
 // UndeleteVolume takes back the deletion of a volume.
 func (c *Client) UndeleteVolume(ctx context.Context, name string) (api.VolumeStatus, error) {
 	return answer[api.VolumeStatus](ctx, c, http.MethodPost, volumePath(name)+"/undelete", nil)

@@ -63,7 +63,7 @@ func (a *Agent) reach(ctx context.Context, asked agentstream.Tunnel) (io.ReadWri
 	life := ctx
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	if asked.Target == agentstream.TargetVolume {
+	if asked.Target == agentstream.TargetVolume || asked.Target == agentstream.TargetContent {
 		return a.placed(ctx, func(ctx context.Context) (io.ReadWriteCloser, error) { return a.reachVolume(ctx, life, asked) })
 	}
 	found := make(chan driver.Driver, 1)

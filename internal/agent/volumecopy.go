@@ -13,7 +13,7 @@ import (
 
 // A backup of a volume goes through a tunnel to whoever asked the server for it. It ends with the trailer of an archive, which tells how it went.
 
-// maxCopies bounds how many backups a node writes at once: each takes a processor from members.
+// maxCopies bounds how many backups a node writes and reads at once: each takes a processor from members.
 const maxCopies = 4
 
 // pipe is both ways of a connection within this process, each of which is closed for itself.
@@ -40,7 +40,7 @@ func (p *pipe) Close() error {
 	return errors.Join(p.in.CloseWithError(io.ErrClosedPipe), p.out.CloseWithError(io.ErrUnexpectedEOF))
 }
 
-// reachVolume begins to write a backup of a volume to the returned connection. life is that of the connection.
+// reachVolume begins to write a backup of a volume to the returned connection, or to read one from there. life is that of the connection.
 func (a *Agent) reachVolume(ctx, life context.Context, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	type answer struct {
 		conn io.ReadWriteCloser
@@ -80,10 +80,14 @@ func (a *Agent) copyVolume(life context.Context, asked agentstream.Tunnel) (io.R
 		return nil, errors.New("the volume is not known on this node yet")
 	case s.want.Purge:
 		return nil, errors.New("the volume is being purged")
+	case s.copying != nil && s.importing.Receiving:
+		return nil, fmt.Errorf("a backup is being read into the volume already, %d bytes of it; wait for its end", s.importing.ReceivedBytes)
 	case s.copying != nil:
 		return nil, errors.New("a backup of the volume is being written already; wait for its end")
 	case a.volumes.copies >= maxCopies:
-		return nil, fmt.Errorf("this node already writes %d backups, which is its limit; wait for one of them", maxCopies)
+		return nil, fmt.Errorf("this node already writes or reads %d backups, which is its limit; wait for one of them", maxCopies)
+	case asked.Target == agentstream.TargetContent:
+		return a.takeContent(life, s)
 	}
 	return a.giveContent(life, s, asked.Volume.Snapshot)
 }

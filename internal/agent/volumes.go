@@ -34,7 +34,7 @@ type volumes struct {
 	// problem is why it can't be looked at, and lookAt when to try again.
 	problem string
 	lookAt  time.Time
-	// copies is how many backups are being written.
+	// copies is how many backups are being written and read.
 	copies int
 }
 
@@ -48,8 +48,9 @@ type volumeState struct {
 	// purged: the pool has verified that nothing is left of it.
 	purged   bool
 	attempts lifecycle.Attempts
-	// copying ends the backup that is being written; nil: none is.
-	copying context.CancelFunc
+	// copying ends the backup that is being written or read; nil: none is. importing is how far the reading is.
+	copying   context.CancelFunc
+	importing volume.ImportState
 	// held is why an attachment that is no longer wanted stays.
 	held string
 }
@@ -126,6 +127,9 @@ func (a *Agent) nextOfVolume(uid string, s *volumeState) *volume.Volume {
 			return nil
 		}
 		return &next
+	}
+	if s.awaitsContent() {
+		return nil
 	}
 	next.Attachments = slices.Clone(next.Attachments)
 	s.held = ""
@@ -287,14 +291,16 @@ func (a *Agent) observedVolumes() (seen []volume.State, purged []string) {
 			purged = append(purged, uid)
 			continue
 		}
-		problem := a.problemOfVolume(s)
-		switch {
-		case s.found != nil:
-			state := *s.found
-			state.Problem = problem
+		state := volume.State{UID: uid}
+		if s.found != nil {
+			state = *s.found
+		}
+		if state.Problem = a.problemOfVolume(s); s.awaitsContent() {
+			importing := s.importing
+			state.Import = &importing
+		}
+		if s.found != nil || state.Problem != "" || state.Import != nil {
 			seen = append(seen, state)
-		case problem != "":
-			seen = append(seen, volume.State{UID: uid, Problem: problem})
 		}
 	}
 	return seen, purged
@@ -342,6 +348,9 @@ func (a *Agent) missing(claim api.VolumeClaim, cluster string) string {
 	}
 	if s.found != nil && s.found.Ready {
 		return "is being attached"
+	}
+	if s.awaitsContent() {
+		return "waits for a backup"
 	}
 	return "is being made"
 }

@@ -1,13 +1,18 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/volume"
 	volumefake "github.com/nearmetal/nearmetal/internal/volume/fake"
 )
 
@@ -98,4 +103,55 @@ func TestAClusterWithoutAHomeTellsItsMembersSo(t *testing.T) {
 		t.Errorf("home: got %q, want a private one", m.HomeDir)
 	}
 	s.ends("c1", n)
+}
+
+func TestAVolumeIsMadeOfABackupThatIsSent(t *testing.T) {
+	s := newSite(t)
+	n := s.newNode("n1")
+	n.volumes = volumefake.NewDisk(1 << 40)
+	n.start(2)
+	s.createVolume(api.VolumeIntent{Name: "data", UID: "uid-data-volume", Access: api.VolumeOneWriter, Project: api.DefaultProject, Origin: &api.VolumeOrigin{Upload: true}})
+	seen := func() *volume.State {
+		all, _, _ := s.agent.Volumes("n1")
+		for i := range all {
+			if all[i].UID == "uid-data-volume" {
+				return &all[i]
+			}
+		}
+		return nil
+	}
+	record := func() *api.VolumeRecord { return s.cache.View().Volume("uid-data-volume").Record }
+	s.awaitReports(func() bool { v := seen(); return v != nil && v.Import != nil }, func() string { return "the node does not wait for the backup" })
+	source := volumefake.NewDisk(1 << 40)
+	v := volume.Volume{UID: "v", SizeBytes: 1 << 30, MaxFiles: 1 << 16}
+	var backup bytes.Buffer
+	if err := errors.Join(source.Pool().Apply(t.Context(), v), source.Use("v", 1<<20, 7), source.Pool().Export(t.Context(), "v", "", &backup)); err != nil {
+		t.Fatal(err)
+	}
+	for _, sent := range [][]byte{backup.Bytes()[:backup.Len()-1], backup.Bytes()} {
+		whole := len(sent) == backup.Len()
+		stream, err := s.agent.OpenContent(t.Context(), "n1", "uid-data-volume")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Write(sent); err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		var answer archive.Tail
+		if _, err := io.Copy(&answer, stream); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := answer.Trailer(); (err == nil) != whole {
+			t.Fatalf("of %d bytes of %d: the answer is %v", len(sent), backup.Len(), err)
+		}
+		if !whole && record().Made {
+			t.Error("a cut backup is noted as made")
+		}
+		_ = stream.Close()
+	}
+	s.awaitReports(func() bool { v := seen(); return v != nil && v.Ready && v.UsedFiles == 7 }, func() string { return "the volume is not ready" })
+	s.awaitReports(func() bool { return record().Made }, func() string { return "the volume is not noted as made" })
 }

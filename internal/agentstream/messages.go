@@ -98,11 +98,11 @@ type Tunnel struct {
 	Console *api.ConsoleRequest `json:"console,omitempty"`
 	// Successor is the assignment that goes on from TargetState or TargetMove.
 	Successor string `json:"successor,omitempty"`
-	// Volume is that of TargetVolume, which is about no member.
+	// Volume is that of TargetVolume and TargetContent, which are about no member.
 	Volume *VolumeCopy `json:"volume,omitempty"`
 }
 
-// VolumeCopy names what a backup is made of.
+// VolumeCopy names what a backup is made of, or the volume that is made of one.
 type VolumeCopy struct {
 	UID string `json:"uid"`
 	// Snapshot is the UID of one of the volume's snapshots, or "" for what it holds now.
@@ -120,6 +120,7 @@ const (
 	TargetState   Target = "state"   // what it left on disk when it was saved (driver.Saver.Export)
 	TargetMove    Target = "move"    // the running member itself (driver.Mover.Send)
 	TargetVolume  Target = "volume"  // an archive of a volume (volume.Exporter)
+	TargetContent Target = "content" // a volume that is made of the archive that comes (volume.Importer)
 )
 
 // CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.

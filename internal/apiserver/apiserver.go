@@ -62,6 +62,7 @@ type Writer interface {
 	CreateVolume(ctx context.Context, in api.VolumeIntent, check func(others []api.VolumeIntent) error) (int64, error)
 	ChangeVolume(ctx context.Context, name, uid string, change state.VolumeChange) (api.VolumeIntent, int64, error)
 	RequestVolumeDelete(ctx context.Context, name, uid string, at time.Time, purge func(*api.VolumeIntent) time.Time) (api.VolumeIntent, int64, error)
+	GiveUpImport(ctx context.Context, name, uid string, at time.Time) (api.VolumeIntent, int64, error)
 	UndeleteVolume(ctx context.Context, name, uid string) (api.VolumeIntent, int64, error)
 	AllocateAddress(ctx context.Context, a api.FloatingAddress, check func(held []api.FloatingAddress) error) (int64, error)
 	ChangeAddress(ctx context.Context, address netip.Addr, change func(a *api.FloatingAddress, others []api.FloatingAddress) error) (api.FloatingAddress, int64, error)

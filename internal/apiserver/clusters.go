@@ -144,6 +144,8 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 		return api.Cluster{}, fail(codeUnknownVolume, "%v", err)
 	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess):
 		return api.Cluster{}, fail(codeVolumeInUse, "%v", err)
+	case errors.Is(err, state.ErrImporting):
+		return api.Cluster{}, fail(codeVolumeImporting, "%v", err)
 	case errors.Is(err, state.ErrExists):
 		s.seenThere(ctx, intent.Name)
 		return api.Cluster{}, s.clusterExists(ctx, intent.Name)

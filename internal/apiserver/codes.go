@@ -215,6 +215,15 @@ var (
 		"volume_restoring", http.StatusConflict, "The volume is being restored",
 		"The volume is being restored from this snapshot.", "Wait until that is done.",
 	}
+	codeVolumeImporting = Code{
+		"volume_importing", http.StatusConflict, "The volume waits for a backup",
+		"The volume is made of a backup that has not arrived whole yet. It can't be attached, cloned, backed up or restored, and has no snapshots.",
+		"Send the backup: nearmetal volume create NAME --from-backup FILE.",
+	}
+	codeVolumeNotImporting = Code{
+		"volume_not_importing", http.StatusConflict, "The volume waits for no backup",
+		"Only a volume that was created with from_backup takes a backup, until it has taken one.", "Create a new volume of the backup.",
+	}
 	codeTooManyVolumes = Code{
 		"too_many_volumes", http.StatusConflict, "The project has too many volumes",
 		"The project has as many volumes as a project may have; `detail` names the limit.", "Delete a volume with now=true first.",
@@ -449,7 +458,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
-		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
+		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeVolumeImporting, codeVolumeNotImporting, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
 		codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

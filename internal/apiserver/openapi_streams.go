@@ -81,7 +81,12 @@ func (s *Server) documentStreams() {
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then a tar file, compressed with zstd, of all "+
 			"files of the volume at this moment. Its last 1024 bytes are a frame that zstd skips, with JSON: the backup is whole if that has no `failure`.",
 		[]*huma.Param{volume, {Name: "snapshot", In: "query", Schema: text, Description: "Name of the snapshot to read instead"}},
-		nil, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeUpgrade, codeUnreachable)
+		nil, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeVolumeImporting, codeUpgrade, codeUnreachable)
+	s.documentStreamBy(http.MethodPut, "/v1/volumes/{name}/content", "send-volume-content", "Send the backup that a volume is made of",
+		"For a volume that was created with `from_backup`, once its `import` is there. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. "+
+			"Answered by 101, the client sends the backup and ends its direction. The node answers with 1024 bytes, a frame of zstd with JSON as at the end of a "+
+			"backup: without `failure`, the volume is whole and on the disk. After a failure, or without an answer, nothing of it is there, and it can be sent again.",
+		[]*huma.Param{volume}, nil, codeNoVolume, codeVolumeDeleted, codeVolumeNotImporting, codeUpgrade, codeUnreachable)
 	s.documentUsage()
 	s.documentMetrics()
 	s.documentBuildLog()
@@ -159,13 +164,19 @@ func sseOf(schema string) map[string]*huma.MediaType {
 func (s *Server) documentStream(path, id, summary, description string, params []*huma.Param,
 	content map[string]*huma.MediaType, codes ...Code,
 ) {
+	s.documentStreamBy(http.MethodGet, path, id, summary, description, params, content, codes...)
+}
+
+func (s *Server) documentStreamBy(method, path, id, summary, description string, params []*huma.Param,
+	content map[string]*huma.MediaType, codes ...Code,
+) {
 	status := http.StatusOK
 	if content == nil {
 		status = http.StatusSwitchingProtocols
 	}
 	op := &huma.Operation{
-		OperationID: id, Method: http.MethodGet, Path: path, Summary: summary, Description: description, Tags: []string{tagOf(path)},
-		Parameters: params, Security: s.security(http.MethodGet + " " + path),
+		OperationID: id, Method: method, Path: path, Summary: summary, Description: description, Tags: []string{tagOf(path)},
+		Parameters: params, Security: s.security(method + " " + path),
 		Responses: map[string]*huma.Response{strconv.Itoa(status): {Description: http.StatusText(status), Content: content}},
 	}
 	op.Responses = s.responses(op, status, codes)

@@ -42,6 +42,8 @@ func (s *Server) volumeToBackUp(ctx context.Context, name, snapshot string) (nod
 	switch {
 	case v.Intent.DeleteRequestedAt != nil:
 		return "", copied, fail(codeVolumeDeleted, "volume %q was deleted; bring it back first: nearmetal volume undelete %s", own, own)
+	case v.Importing():
+		return "", copied, noContentYet(own)
 	case v.Node() == "":
 		return "", copied, fail(codeUnreachable, "volume %q lies on no node yet; see nearmetal volume show %s", own, own)
 	case snapshot != "":

@@ -48,9 +48,10 @@ func (s *Server) registerVolumes() {
 		http.StatusOK, s.listVolumes)
 	operation(s, "POST /v1/volumes", AccessChange, "create-volume", "Create a volume of a project",
 		"A volume is a file system of a bounded size on the disk of one node. It outlives clusters. `from` makes it a clone of a snapshot, or of what "+
-			"another volume holds now, on the same node. `phase` tells when it is ready, and `message` why it is not.",
+			"another volume holds now, on the same node. With `from_backup`, its node waits for a backup (`phase` is `importing`, and `import` is there), which "+
+			"`PUT /v1/volumes/{name}/content` sends. `phase` tells when it is ready, and `message` why it is not.",
 		http.StatusCreated, s.createVolume,
-		bodyCodes(codeInvalidRequest, codeVolumeExists, codeTooManyVolumes, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeNoNode, codeOverQuota, codeNoProject)...)
+		bodyCodes(codeInvalidRequest, codeVolumeExists, codeTooManyVolumes, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeVolumeImporting, codeNoNode, codeOverQuota, codeNoProject)...)
 	operation(s, "GET /v1/volumes/{name}", AccessRead, "get-volume", "Show a volume", "", http.StatusOK, s.getVolume, codeNoVolume)
 	operation(s, "PATCH /v1/volumes/{name}", AccessChange, "change-volume", "Change the size, files, access or retention of a volume",
 		"What is omitted stays. A volume grows as soon as its node has room; `message` tells what it waits for. It shrinks unless it holds more.",
@@ -60,6 +61,9 @@ func (s *Server) registerVolumes() {
 			"has it attached.", http.StatusAccepted, s.deleteVolume, codeNoVolume, codeVolumeInUse)
 	operation(s, "POST /v1/volumes/{name}/undelete", AccessChange, "undelete-volume", "Undelete a volume",
 		"A volume that is not deleted stays as it is.", http.StatusOK, s.undeleteVolume, codeNoVolume, codeVolumePurging)
+	operation(s, "DELETE /v1/volumes/{name}/content", AccessChange, "give-up-import", "Delete a volume that still waits for its backup",
+		"It is wiped at once. A volume that has become whole is never deleted by this, at the same moment included.",
+		http.StatusAccepted, s.giveUpImport, codeNoVolume, codeVolumeNotImporting)
 	s.registerVolumeSnapshots()
 }
 
@@ -78,6 +82,8 @@ func volumeFailure(err error, name string) error {
 		return fail(codeVolumePurging, "%v and can't be brought back", err)
 	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess):
 		return fail(codeVolumeInUse, "%v", err)
+	case errors.Is(err, state.ErrNotImporting):
+		return fail(codeVolumeNotImporting, "%v; create a new volume of the backup", err)
 	case errors.Is(err, state.ErrNoVolume):
 		return fail(codeNoVolume, "%v", err)
 	}
@@ -155,7 +161,7 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	seen := plan.Show(now, in.UID)
 	out := api.VolumeStatus{
 		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home,
-		Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin),
+		Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
 		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Undecided: seen.Undecided, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
 		CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt, PurgeAt: in.PurgeAt,
 	}
@@ -168,6 +174,9 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	} else if found.Ready {
 		used, files := api.Bytes(found.UsedBytes), found.UsedFiles
 		out.Used, out.UsedFiles = &used, &files
+	}
+	if i := found.Import; i != nil && out.Phase == api.VolumeImporting {
+		out.Import = &api.VolumeImport{Receiving: i.Receiving, Received: api.Bytes(i.ReceivedBytes), Failure: i.Failure}
 	}
 	for _, snapshot := range in.Snapshots {
 		one := api.VolumeSnapshot{Name: snapshot.Name, UID: snapshot.UID, CreatedAt: snapshot.CreatedAt}
@@ -199,7 +208,7 @@ func volumeCluster(c *state.Cluster, in *api.VolumeIntent, found *volume.State) 
 
 // fromOf names what a volume began as: by name where that is still there.
 func fromOf(view *state.View, o *api.VolumeOrigin) string {
-	if o == nil {
+	if !o.IsSnapshot() {
 		return ""
 	}
 	v := view.Volume(o.VolumeUID)
@@ -249,10 +258,13 @@ func (s *Server) createVolume(ctx context.Context, in *rawBody) (*created[api.Vo
 	if req.Node != "" && view.Node(req.Node) == nil {
 		return nil, noNode(req.Node)
 	}
-	if req.From != "" {
+	switch {
+	case req.From != "":
 		if err := beginAs(view, &v, req.From, src); err != nil {
 			return nil, err
 		}
+	case req.FromBackup:
+		v.Origin = &api.VolumeOrigin{Upload: true}
 	}
 	v.MaxFiles = cmp.Or(v.MaxFiles, filesFor(v.SizeBytes))
 	revision, err := s.storeVolume(ctx, view, &v)
@@ -291,6 +303,8 @@ func beginAs(view *state.View, v *api.VolumeIntent, from string, src *manifest.S
 		return noVolume(name)
 	case origin.Intent.DeleteRequestedAt != nil:
 		return fail(codeVolumeDeleted, "volume %q was deleted; bring it back first: nearmetal volume undelete %s", name, name)
+	case origin.Importing():
+		return noContentYet(name)
 	}
 	v.Origin = &api.VolumeOrigin{VolumeUID: origin.Intent.UID, SnapshotUID: api.CloneSnapshotUID(v.UID)}
 	if snapshot != "" {

@@ -16,7 +16,7 @@ func (s *Server) registerVolumeSnapshots() {
 	operation(s, "POST /v1/volumes/{name}/snapshots", AccessChange, "create-volume-snapshot", "Make a snapshot of a volume",
 		"The node makes it at once; `snapshots` of the volume tells when it is there. Clusters that write may have files open: the snapshot holds what a "+
 			"power cut at that moment would leave.", http.StatusOK, s.createVolumeSnapshot,
-		bodyCodes(codeInvalidRequest, codeNoVolume, codeVolumeDeleted, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots)...)
+		bodyCodes(codeInvalidRequest, codeNoVolume, codeVolumeDeleted, codeVolumeImporting, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots)...)
 	operation(s, "DELETE /v1/volumes/{name}/snapshots/{snapshot}", AccessChange, "delete-volume-snapshot", "Delete a snapshot of a volume",
 		"A snapshot that a clone is still being made of goes once the clone is made.", http.StatusOK, s.deleteVolumeSnapshot,
 		codeNoVolume, codeVolumeDeleted, codeNoVolumeSnapshot, codeVolumeRestoring)
@@ -51,6 +51,9 @@ func (s *Server) createVolumeSnapshot(ctx context.Context, in *volumeBody) (*bod
 		return nil, err
 	}
 	_, own := tenancy.Split(v.Intent.Name)
+	if v.Importing() {
+		return nil, noContentYet(own)
+	}
 	snapshot := api.VolumeSnapshotIntent{Name: req.Name, UID: newID(uidLetters), CreatedAt: s.cfg.Now().UTC()}
 	return s.writeVolume(ctx, v, func(next *api.VolumeIntent, _ []api.VolumeIntent) error {
 		switch {

@@ -56,6 +56,9 @@ type Trailer struct {
 	// Bytes is the size of the tar file before its compression, SHA256 its hash in hexadecimal digits.
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
+	// VolumeBytes and VolumeFiles are the bounds of the volume that was written; 0: an older program wrote it.
+	VolumeBytes int64 `json:"volume_bytes,omitempty"`
+	VolumeFiles int64 `json:"volume_files,omitempty"`
 	// Failure is why the archive is not whole; empty for one that is.
 	Failure string `json:"failure,omitempty"`
 }

@@ -29,9 +29,9 @@ const (
 
 // Source says what is packed.
 type Source struct {
-	// Dir is the directory, on which nothing writes meanwhile, and VolumeBytes the size of its volume.
-	Dir         *os.File
-	VolumeBytes int64
+	// Dir is the directory, on which nothing writes meanwhile. VolumeBytes is the size of its volume, and VolumeFiles the bound of its files.
+	Dir                      *os.File
+	VolumeBytes, VolumeFiles int64
 	// Scratch is a directory for files without a name, at most a few hundred MiB.
 	Scratch string
 }
@@ -56,6 +56,7 @@ func Pack(ctx context.Context, s Source, out io.Writer) (Trailer, error) {
 	if err := compressed.Close(); err != nil {
 		return Trailer{}, err
 	}
+	p.trailer.VolumeBytes, p.trailer.VolumeFiles = s.VolumeBytes, s.VolumeFiles
 	p.trailer.Bytes, p.trailer.SHA256 = p.out.bytes, hex.EncodeToString(p.out.hash.Sum(nil))
 	return p.trailer, p.trailer.Write(out)
 }

@@ -19,7 +19,7 @@ func (a *app) volumeCommand() *cobra.Command {
 		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, resize, snapshot, back up and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.Long = cmd.Short + `. A volume is a file system of a bounded size on the disk of one node. It belongs to a project and
-outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume.
+outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume or as a backup.
 
   one-writer     one cluster writes, others may read at the same time
   many-readers   all clusters read, and none writes
@@ -130,12 +130,32 @@ func (a *app) printVolume(w io.Writer, v *api.VolumeStatus) {
 		purge = v.PurgeAt.UTC().Format(time.RFC3339)
 	}
 	fields(w, "Name", v.Name, "UID", v.UID, "Project", otherProject(v.Project), "Home", owner, "Phase", string(v.Phase), "Message", v.Message,
-		"Size", size, "Used", usedText(v), "Files", files, "Access", string(v.Access), "Node", v.Node, "Wanted node", v.WantedNode, "From", v.From,
+		"Size", size, "Used", usedText(v), "Files", files, "Access", string(v.Access), "Node", v.Node, "Wanted node", v.WantedNode, "From", fromText(v), "Import", importText(v.Import),
 		"Attached to", strings.Join(attachedTo(v), ", "), "Restore", restoreText(v.Restore), "Retention", v.Retention.String(), "Purged at", purge,
 		"Created", a.age(v.CreatedAt)+" ago")
 	if len(v.Snapshots) > 0 {
 		_, _ = io.WriteString(w, "\n")
 		a.printVolumeSnapshots(w, v.Snapshots)
+	}
+}
+
+// fromText is what a volume began as.
+func fromText(v *api.VolumeStatus) string {
+	if v.FromBackup {
+		return "a backup"
+	}
+	return v.From
+}
+
+// importText is how far the backup is that a volume is made of.
+func importText(i *api.VolumeImport) string {
+	switch {
+	case i == nil:
+		return ""
+	case i.Receiving:
+		return volumeBytes(i.Received) + " received"
+	default:
+		return "waits for the backup"
 	}
 }
 

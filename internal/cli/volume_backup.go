@@ -16,9 +16,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/manifest"
 )
 
-// backupStep is after how many bytes the progress of a backup is told.
-const backupStep = 64 << 20
-
 func (a *app) volumeBackup() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -92,16 +89,7 @@ func (a *app) keepBackup(from io.Reader, path string) (got archive.Trailer, byte
 	defer p.stop()
 	p.say("waiting for the node")
 	var tail archive.Tail
-	to := io.MultiWriter(file, &tail)
-	for err == nil {
-		var n int64
-		n, err = io.CopyN(to, from, backupStep)
-		bytes += n
-		p.say("received " + volumeBytes(api.Bytes(bytes)))
-	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
+	bytes, err = a.transfer(p, "received", 0).copy(io.MultiWriter(file, &tail), from)
 	if err == nil {
 		got, err = tail.Trailer()
 	}

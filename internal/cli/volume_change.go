@@ -28,25 +28,31 @@ func (f *volumeWait) add(flags *pflag.FlagSet, what string) {
 
 func (a *app) volumeCreate() *cobra.Command {
 	var req api.VolumeRequest
-	var size, retention, access string
+	var size, retention, access, backup string
 	var wait volumeWait
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a volume of a project, and wait until it is ready", Args: oneArg("volume"),
 		Long: `Create a volume of a project, and wait until it is ready. It lies on the node with most room, unless --node names another. --from makes it a
 clone of a snapshot, or of what another volume holds now; a clone lies on the node of its origin.
 
+--from-backup sends the file that 'nearmetal volume backup' wrote, of this site or of another; - is standard input, which needs --size. The volume is
+there when its node has read the backup whole. A backup that is cut, damaged, or does not fit is refused, and nothing is left. If the connection breaks
+off, the volume waits, and the same command sends the backup again.
+
 If no node has room, the command ends with exit code 5 and the reason. The volume stays, and gets its place as soon as a node has room.`,
 		Example: `  nearmetal volume create data --size 10GiB
   nearmetal volume create shared --size 100GiB --access shared --node n1
-  nearmetal volume create experiment --from data@monday`,
+  nearmetal volume create experiment --from data@monday
+  nearmetal volume create data2 --from-backup data.tar.zst`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&size, "size", "", "bound of what it holds, like 10GiB (of a clone, default: that of its origin)")
+	flags.StringVar(&size, "size", "", "bound of what it holds, like 10GiB (default of a clone: that of its origin; of a backup: that of the volume that was backed up)")
 	flags.Int64Var(&req.Files, "files", 0, "bound of its files and directories (default: one for each 16KiB of its size)")
 	flags.StringVar(&access, "access", "", "one-writer, many-readers or shared (default: one-writer)")
 	flags.StringVar(&req.Node, "node", "", "node that it is to lie on (default: the one with most room)")
 	flags.StringVar(&retention, "retention", "", "how long it is kept after its deletion, like 24h or 7d; 0 for not at all (default: 1d)")
 	flags.StringVar(&req.From, "from", "", "what it begins as, VOLUME@SNAPSHOT or VOLUME (default: it begins empty)")
+	flags.StringVar(&backup, "from-backup", "", "file of a backup that it begins as, or - for standard input")
 	flags.StringVar(&req.Project, "project", "", "project that owns it (default: the token's)")
 	wait.add(flags, "ready")
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
@@ -66,6 +72,13 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 			req.Size = *change.Size
 		}
 		req.Retention = change.Retention
+		var from *backupFile
+		if flags.Changed("from-backup") {
+			if from, err = a.openBackup(backup, &wait, &req); err != nil {
+				return err
+			}
+			defer from.close()
+		}
 		if err := manifest.CheckVolume(req, manifest.Flags("name")); err != nil {
 			return usage("%v", err)
 		}
@@ -73,14 +86,11 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 		if err != nil {
 			return err
 		}
-		v, err := c.CreateVolume(cmd.Context(), req)
-		if err == nil && !wait.noWait {
-			v, err = a.awaitVolume(cmd.Context(), c, v, wait.timeout, func(v *api.VolumeStatus) (bool, error) {
-				if v.DeletedAt != nil {
-					return false, &exitError{ExitConflict, fmt.Errorf("volume %q was deleted before it was ready", v.Name)}
-				}
-				return v.Phase == api.VolumeReady, noRoomYet(v, wait.timeout)
-			})
+		var v api.VolumeStatus
+		if from != nil {
+			v, err = a.createFromBackup(cmd.Context(), c, req, from, wait.timeout)
+		} else if v, err = c.CreateVolume(cmd.Context(), req); err == nil && !wait.noWait {
+			v, err = a.awaitReady(cmd.Context(), c, v, wait.timeout)
 		}
 		if err != nil {
 			return inFlags(err)
@@ -88,6 +98,20 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 		return out.print(a.Streams.Out, v, func(w io.Writer) { a.printVolume(w, &v) })
 	}
 	return cmd
+}
+
+// awaitReady waits until a new volume is ready.
+func (a *app) awaitReady(ctx context.Context, c *client.Client, v api.VolumeStatus, timeout time.Duration) (api.VolumeStatus, error) {
+	return a.awaitVolume(ctx, c, v, timeout, func(v *api.VolumeStatus) (bool, error) {
+		if v.DeletedAt != nil {
+			return false, deletedMeanwhile(v)
+		}
+		return v.Phase == api.VolumeReady, noRoomYet(v, timeout)
+	})
+}
+
+func deletedMeanwhile(v *api.VolumeStatus) error {
+	return &exitError{ExitConflict, fmt.Errorf("volume %q was deleted before it was ready", v.Name)}
 }
 
 // noRoomYet returns why a volume has no place, unless the user waits for one.

@@ -80,7 +80,7 @@ func (a *app) confirmVolume(ctx context.Context, c *client.Client, name string) 
 	}
 	holds := ""
 	switch {
-	case v.Node == "": // it was never made
+	case v.Node == "" || v.Phase == api.VolumeImporting: // it was never made
 		return nil
 	case v.UsedFiles == nil:
 		holds = "can't be inspected (" + volumeLine(&v) + ")"

@@ -59,6 +59,9 @@ func CheckVolume(req api.VolumeRequest, src *Source) error {
 	if req.From != "" || src.Has("from") {
 		n.volumeFrom("from", req.From)
 	}
+	if req.From != "" && req.FromBackup {
+		n.add("from_backup", "", "conflicts with from; a volume begins as a snapshot or as a backup")
+	}
 	return n.err()
 }
 

@@ -53,6 +53,12 @@ func (m *Monitor) OpenVolume(ctx context.Context, nodeName string, v agentstream
 	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{Target: agentstream.TargetVolume, Volume: &v})
 }
 
+// OpenContent begins to make a volume of a backup through the agent of its node. What is written to it is the backup, an archive; what is read from it
+// is the trailer of an archive, which tells how it went.
+func (m *Monitor) OpenContent(ctx context.Context, nodeName, volumeUID string) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{Target: agentstream.TargetContent, Volume: &agentstream.VolumeCopy{UID: volumeUID}})
+}
+
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	id, t, err := m.askForTunnel(nodeName, asked)
 	if err != nil {

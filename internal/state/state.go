@@ -36,6 +36,9 @@ var (
 	ErrNoVolume = errors.New("no such volume")
 	// ErrDeleted: the volume was deleted, and is kept for a while.
 	ErrDeleted = errors.New("was deleted")
+	// ErrImporting: the volume waits for the backup that it is made of. ErrNotImporting: it does not, and has content.
+	ErrImporting    = errors.New("waits for a backup, and has no content yet")
+	ErrNotImporting = errors.New("waits for no backup")
 	// ErrPurging: the volume is being wiped, and can't be brought back.
 	ErrPurging = errors.New("being purged")
 	// ErrAccess: a cluster asks to write to a volume that nobody may write to.

@@ -53,7 +53,7 @@ func (r *Repo) CreateVolume(ctx context.Context, in api.VolumeIntent, check func
 
 // originOf returns the condition that the snapshot which a volume begins as is still there.
 func (r *Repo) originOf(ctx context.Context, in *api.VolumeIntent, others []api.VolumeIntent) ([]store.Cond, error) {
-	if in.Origin == nil {
+	if !in.Origin.IsSnapshot() {
 		return nil, nil
 	}
 	i := slices.IndexFunc(others, func(o api.VolumeIntent) bool { return o.UID == in.Origin.VolumeUID })
@@ -219,7 +219,7 @@ func (r *Repo) volumesBeside(ctx context.Context, v *api.VolumeIntent) ([]store.
 }
 
 // usesVolumes returns the conditions of a cluster that asks for some of the volumes of its project, and the marks that it does. A volume that does
-// not exist or was deleted is ErrNoVolume, one that others have attached as they may not both ErrInUse.
+// not exist or was deleted is ErrNoVolume, one that others have attached as they may not both ErrInUse, and one without content ErrImporting.
 func (r *Repo) usesVolumes(ctx context.Context, in *api.ClusterIntent, asked []api.VolumeAttachment) ([]store.Cond, []store.Op, error) {
 	var conds []store.Cond
 	var ops []store.Op
@@ -233,6 +233,11 @@ func (r *Repo) usesVolumes(ctx context.Context, in *api.ClusterIntent, asked []a
 			return nil, nil, err
 		case v.DeleteRequestedAt != nil:
 			return nil, nil, fmt.Errorf("%w: %q was deleted; 'nearmetal volume undelete %s' takes that back", ErrNoVolume, a.Name, a.Name)
+		}
+		if importing, _, err := r.importing(ctx, &v); err != nil {
+			return nil, nil, err
+		} else if importing {
+			return nil, nil, fmt.Errorf("volume %q %w", a.Name, ErrImporting)
 		}
 		use, err := r.mayAttach(ctx, &v, in.Name, a.ReadOnly)
 		if err != nil {

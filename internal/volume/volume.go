@@ -27,6 +27,10 @@ var (
 	ErrStale = errors.New("a newer decision about the volume was obeyed")
 	// ErrInUse reports that a volume is attached and must not be for what is asked.
 	ErrInUse = errors.New("the volume is attached")
+	// ErrLost reports that a volume was there before and is not now.
+	ErrLost = errors.New("the volume was there before and is lost")
+	// ErrNoContent reports a volume that is made by Import and by nothing else.
+	ErrNoContent = errors.New("the volume waits for a backup")
 )
 
 // Volume is everything that is wanted of a volume on its node.
@@ -38,7 +42,7 @@ type Volume struct {
 	MaxFiles  int64 `json:"max_files"`
 	// Made: it was there, whole, before. If nothing is there now, it was lost: it must not be made anew, which would pass for what was lost.
 	Made bool `json:"made,omitempty"`
-	// Origin is the snapshot that it begins as, on the same node. It matters only when the volume is made.
+	// Origin is what it begins as: a snapshot on the same node, or a backup, and then Import makes it. It matters only when the volume is made.
 	Origin *api.VolumeOrigin `json:"origin,omitempty"`
 	// Snapshots are the UIDs of those that should exist; others are removed.
 	Snapshots []string `json:"snapshots,omitempty"`
@@ -73,8 +77,19 @@ type State struct {
 	Restored int64 `json:"restored,omitempty"`
 	// Attached are the UIDs of the clusters that have access.
 	Attached []string `json:"attached,omitempty"`
+	// Import is how far the agent is with a backup that the volume is made of; nil: it neither waits for one nor reads one. A pool leaves it nil.
+	Import *ImportState `json:"import,omitempty"`
 	// Problem is why it is not as wanted; empty otherwise. A pool leaves it empty; the agent fills it in.
 	Problem string `json:"problem,omitempty"`
+}
+
+// ImportState is how far an agent is with a backup that a volume is made of.
+type ImportState struct {
+	// Receiving: a backup is being read. ReceivedBytes is how much of it.
+	Receiving     bool  `json:"receiving,omitempty"`
+	ReceivedBytes int64 `json:"received_bytes,omitempty"`
+	// Failure is why the last backup that was sent did not become the volume.
+	Failure string `json:"failure,omitempty"`
 }
 
 // SnapshotState is a snapshot that a pool found.
@@ -90,7 +105,7 @@ type Pool interface {
 	Describe(ctx context.Context) api.VolumePool
 	// Apply makes the volume, or changes it, until it is as v wants. The order is: detach, restore or resize, snapshots, attach. On error what was
 	// done stays, and Apply may be repeated. A size or a snapshot that can't be had keeps nothing else from being done. It returns ErrFull,
-	// ErrTooSmall, ErrStale or ErrInUse as it says there.
+	// ErrTooSmall, ErrStale or ErrInUse as it says there, and ErrLost or ErrNoContent for a volume that is not there and that it must not make.
 	Apply(ctx context.Context, v Volume) error
 	// Observe returns every volume found on the node, debris included.
 	Observe(ctx context.Context) ([]State, error)
@@ -134,7 +149,7 @@ func (v *Volume) Check() error {
 		return fmt.Errorf("volume %s: a size of %d bytes and %d files", v.UID, v.SizeBytes, v.MaxFiles)
 	}
 	names := slices.Clone(v.Snapshots)
-	if v.Origin != nil {
+	if v.Origin.IsSnapshot() {
 		names = append(names, v.Origin.VolumeUID, v.Origin.SnapshotUID)
 	}
 	if v.Restore != nil {
@@ -150,6 +165,18 @@ func (v *Volume) Check() error {
 		if err := CheckUID(name); err != nil {
 			return fmt.Errorf("volume %s: %w", v.UID, err)
 		}
+	}
+	return nil
+}
+
+// MayMake returns what keeps a pool from making v by Apply, if nothing of it is there: nil, ErrLost or ErrNoContent. An empty volume would pass for one
+// with content.
+func (v *Volume) MayMake() error {
+	switch {
+	case v.Made:
+		return ErrLost
+	case v.Origin.IsUpload():
+		return ErrNoContent
 	}
 	return nil
 }

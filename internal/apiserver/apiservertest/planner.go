@@ -260,6 +260,11 @@ func (t *Tunnels) OpenVolume(ctx context.Context, node string, v agentstream.Vol
 	return t.OpenTunnel(ctx, node, strings.TrimSpace(v.UID+" "+v.Snapshot), 0)
 }
 
+// OpenContent is OpenTunnel: it notes the content behind the volume.
+func (t *Tunnels) OpenContent(ctx context.Context, node, volumeUID string) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, volumeUID+" content", 0)
+}
+
 // OpenTunnel connects to the test's server.
 func (t *Tunnels) OpenTunnel(ctx context.Context, node, memberID string, _ int) (io.ReadWriteCloser, error) {
 	t.mu.Lock()

@@ -49,11 +49,14 @@ func (d *Disk) makeOne(v *volume.Volume) error {
 		s.generation = v.Generation
 		return nil
 	}
+	if err := v.MayMake(); err != nil {
+		return fmt.Errorf("volume %s: %w", v.UID, err)
+	}
 	if ok {
 		delete(d.volumes, v.UID)
 	}
 	c := content{size: v.SizeBytes, files: v.MaxFiles}
-	if v.Origin != nil {
+	if v.Origin.IsSnapshot() {
 		from, err := d.snapshotOf(*v.Origin)
 		if err != nil {
 			return fmt.Errorf("volume %s: %w", v.UID, err)

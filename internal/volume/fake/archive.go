@@ -33,7 +33,7 @@ func (p *Pool) Export(ctx context.Context, uid, snapshot string, out io.Writer) 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return archive.Trailer{Files: c.usedFiles, Bytes: c.usedBytes}.Write(out)
+	return archive.Trailer{Files: c.usedFiles, Bytes: c.usedBytes, VolumeBytes: c.size, VolumeFiles: c.files}.Write(out)
 }
 
 func (d *Disk) beginExport(uid, snapshot string) (content, error) {
@@ -96,6 +96,8 @@ func (p *Pool) Import(ctx context.Context, v volume.Volume, in io.Reader) error 
 		return fmt.Errorf("volume %s is there already", v.UID)
 	case from.UsedBytes > v.SizeBytes || from.UsedFiles > v.MaxFiles:
 		return fmt.Errorf("volume %s: %w: %d bytes and %d files", v.UID, volume.ErrTooSmall, from.UsedBytes, from.UsedFiles)
+	case v.Made:
+		return fmt.Errorf("volume %s: %w", v.UID, volume.ErrLost)
 	}
 	v.Origin = nil
 	if err := d.makeOne(&v); err != nil {

@@ -95,11 +95,14 @@ func (p *Pool) ensureMade(ctx context.Context, v *volume.Volume, r *record) erro
 	if err != nil || image != nil {
 		return err
 	}
+	if err := v.MayMake(); err != nil {
+		return err
+	}
 	if problems := ext4.Problems(); len(problems) > 0 {
 		return errors.New(problems[0])
 	}
 	r.FittedBytes = 0
-	if v.Origin != nil {
+	if v.Origin.IsSnapshot() {
 		err = p.beginAs(ctx, v)
 	} else {
 		r.FittedBytes, err = v.SizeBytes, p.makeEmpty(ctx, v)

@@ -92,7 +92,10 @@ func (p *Pool) export(ctx context.Context, uid, snapshot string, out io.Writer) 
 		return err
 	}
 	failpoint.Hit("imagepool.after-mount-copy")
-	_, err = archive.Pack(ctx, archive.Source{Dir: dir, VolumeBytes: size, Scratch: p.dir(dirOwn)}, out)
+	bounds, err := ext4.OfMount(p.own(uid))
+	if err == nil {
+		_, err = archive.Pack(ctx, archive.Source{Dir: dir, VolumeBytes: size, VolumeFiles: bounds.Files, Scratch: p.dir(dirOwn)}, out)
+	}
 	return errors.Join(err, dir.Close())
 }
 
@@ -173,7 +176,7 @@ func (p *Pool) importArchive(ctx context.Context, v *volume.Volume, in io.Reader
 	case image != nil:
 		return errors.New("it is there already")
 	case v.Made:
-		return errors.New("it was there before and is lost")
+		return volume.ErrLost
 	}
 	if problems := ext4.Problems(); len(problems) > 0 {
 		return errors.New(problems[0])

@@ -37,7 +37,7 @@ func Show(s *Situation, uid string) Seen {
 	out.Phase, out.Message = s.phase(v, n, out.State)
 	out.Undecided = out.Phase == api.VolumePending && s.undecided(v)
 	if v.Intent != nil && v.Record != nil && !v.Record.Purging {
-		out.Resizing = v.Record.SizeBytes != v.Intent.SizeBytes || out.State != nil && out.State.SizeBytes != v.Intent.SizeBytes
+		out.Resizing = v.Record.SizeBytes != v.Intent.SizeBytes || out.State != nil && out.State.Import == nil && out.State.SizeBytes != v.Intent.SizeBytes
 	}
 	return out
 }
@@ -65,6 +65,8 @@ func (s *Situation) phase(v *Volume, n *Node, seen *volume.State) (api.VolumePha
 		return api.VolumeCreating, ""
 	case !seen.Ready && v.Record.Made:
 		return api.VolumeUnavailable, problem(seen, "its node found it incomplete")
+	case !v.Record.Made && v.Intent.Origin.IsUpload() && (seen.Ready || seen.Import != nil):
+		return api.VolumeImporting, importing(v, seen)
 	case !seen.Ready:
 		return api.VolumeCreating, problem(seen, "")
 	case restores(v, seen):
@@ -86,6 +88,22 @@ func problem(seen *volume.State, otherwise string) string {
 		return seen.Problem
 	}
 	return otherwise
+}
+
+// importing says how far the node is with the backup that a volume is made of.
+func importing(v *Volume, seen *volume.State) string {
+	switch i := seen.Import; {
+	case seen.Problem != "":
+		return seen.Problem
+	case i == nil: // it is noted as made in a moment
+		return ""
+	case i.Receiving:
+		return fmt.Sprintf("%s received", bytesText(i.ReceivedBytes))
+	case i.Failure != "":
+		return "waits for a backup; the last one failed: " + i.Failure
+	default:
+		return fmt.Sprintf("waits for a backup; send it with 'nearmetal volume create %s --from-backup FILE'", ownName(v.Intent.Name))
+	}
 }
 
 // ready is what is to be said of a volume that can be attached.

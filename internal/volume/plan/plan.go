@@ -208,7 +208,7 @@ func (s *Situation) clonesOf(uid string) *Volume {
 // begins reports whether a volume is still to begin as a snapshot of another.
 func begins(v *Volume) bool {
 	switch {
-	case v.Intent == nil || v.Intent.Origin == nil:
+	case v.Intent == nil || !v.Intent.Origin.IsSnapshot():
 		return false
 	case v.Record == nil:
 		return v.Intent.DeleteRequestedAt == nil

@@ -52,6 +52,7 @@ func at(node string) func(*Volume) { return func(v *Volume) { v.Intent.Node = no
 func cloneOf(uid, snapshot string) func(*Volume) {
 	return func(v *Volume) { v.Intent.Origin = &api.VolumeOrigin{VolumeUID: uid, SnapshotUID: snapshot} }
 }
+func ofBackup(v *Volume)              { v.Intent.Origin = &api.VolumeOrigin{Upload: true} }
 func of(project string) func(*Volume) { return func(v *Volume) { v.Intent.Project = project } }
 func older(v *Volume)                 { v.Intent.CreatedAt = now.Add(-time.Hour) }
 
@@ -85,6 +86,10 @@ func finds(uid string, size int64, change ...func(*volume.State)) func(*Node) {
 }
 
 func incomplete(s *volume.State) { s.Ready = false }
+func waits(i volume.ImportState) func(*volume.State) {
+	return func(s *volume.State) { s.Ready, s.SizeBytes, s.Import = false, 0, &i }
+}
+
 func snapshot(uid string, held int64) func(*volume.State) {
 	return func(s *volume.State) {
 		s.Snapshots = append(s.Snapshots, volume.SnapshotState{UID: uid, HeldBytes: held * gib})
@@ -132,10 +137,22 @@ func TestVolumesArePlannedFromTheSituation(t *testing.T) {
 		"snapshots take room": {
 			[]Volume{wanted("a", 10), wanted("b", 5, on("n1", made))}, nodesOf(node("n1", 16, finds("b", 5, snapshot("s", 2)))), nil, "a", nil, 0,
 		},
-		"what is being purged takes room":            {[]Volume{wanted("a", 10), wanted("b", 8, deleted(0), on("n1", purging))}, nodesOf(node("n1", 16)), nil, "a", nil, 0},
-		"a volume that the site forgot takes room":   {[]Volume{wanted("a", 10)}, nodesOf(node("n1", 16, finds("x", 8))), nil, "a", nil, 0},
-		"the older of two volumes gets the room":     {[]Volume{wanted("a", 10), wanted("b", 10, older)}, nodesOf(node("n1", 16)), nil, "b", place("n1", 10), 0},
-		"and the younger none":                       {[]Volume{wanted("a", 10), wanted("b", 10, older)}, nodesOf(node("n1", 16)), nil, "a", nil, 0},
+		"what is being purged takes room":          {[]Volume{wanted("a", 10), wanted("b", 8, deleted(0), on("n1", purging))}, nodesOf(node("n1", 16)), nil, "a", nil, 0},
+		"a volume that the site forgot takes room": {[]Volume{wanted("a", 10)}, nodesOf(node("n1", 16, finds("x", 8))), nil, "a", nil, 0},
+		"the older of two volumes gets the room":   {[]Volume{wanted("a", 10), wanted("b", 10, older)}, nodesOf(node("n1", 16)), nil, "b", place("n1", 10), 0},
+		"and the younger none":                     {[]Volume{wanted("a", 10), wanted("b", 10, older)}, nodesOf(node("n1", 16)), nil, "a", nil, 0},
+		"a volume of a backup goes where there is room, and not to the node of another": {
+			[]Volume{wanted("a", 10, ofBackup), wanted("b", 30, of("q"), on("n2", made))}, nodesOf(node("n1", 20), node("n2", 40)), nil, "a", place("n1", 10), 0,
+		},
+		"a volume that waits for its backup is not noted as made": {
+			[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{})))), nil, "a", nil, 0,
+		},
+		"a volume whose backup has come is noted as made": {
+			[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", []Operation{NoteMade{}}, 0,
+		},
+		"a volume that waits for its backup can be purged": {
+			[]Volume{wanted("a", 4, ofBackup, deleted(0), on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{})))), nil, "a", []Operation{Purge{}}, 0,
+		},
 		"a clone lies with its origin":               {[]Volume{wanted("c", 4, cloneOf("o", "s")), origin}, nodesOf(node("n1", 20), node("n2", 40)), nil, "c", place("n1", 4), 0},
 		"a clone of what has no node waits":          {[]Volume{wanted("c", 4, cloneOf("o", "s")), wanted("o", 50)}, nodesOf(node("n1", 20)), nil, "c", nil, 0},
 		"a clone of what is gone gets no node":       {[]Volume{wanted("c", 4, cloneOf("o", "s"))}, nodesOf(node("n1", 20)), nil, "c", nil, 0},
@@ -227,23 +244,42 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 		"no such node":       {[]Volume{wanted("a", 10, at("n9"))}, nodesOf(node("n1", 4)), "a", api.VolumePending, "node n9 is not known"},
 		"being made":         {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
 		"made in part":       {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4, incomplete, says("the disk is slow")))), "a", api.VolumeCreating, "the disk is slow"},
-		"ready":              {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"ready, not noted":   {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"growing":            {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"waiting to grow":    {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
-		"shrinking":          {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"too full to":        {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
-		"node away":          {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
-		"node gone":          {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
-		"lost":               {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
-		"lost with a disk":   {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
-		"incomplete":         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
-		"restoring":          {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
-		"deleted":            {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
-		"deleted, a clone":   {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
-		"deleted, attached":  {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
-		"purging":            {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
-		"purging away":       {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
+		"to be imported": {
+			[]Volume{wanted("a", 4, ofBackup, on("n1"))},
+			nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{})))), "a",
+			api.VolumeImporting, "waits for a backup; send it with 'nearmetal volume create a --from-backup FILE'",
+		},
+		"importing": {
+			[]Volume{wanted("a", 4, ofBackup, on("n1"))},
+			nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{Receiving: true, ReceivedBytes: gib})))), "a",
+			api.VolumeImporting, "1GiB received",
+		},
+		"import failed": {
+			[]Volume{wanted("a", 4, ofBackup, on("n1"))},
+			nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{Failure: "it is damaged"})))), "a",
+			api.VolumeImporting, "waits for a backup; the last one failed: it is damaged",
+		},
+		"imported, not noted": {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeImporting, ""},
+		"imported":            {[]Volume{wanted("a", 4, ofBackup, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"import, silent":      {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
+		"import, no node":     {[]Volume{wanted("a", 4, ofBackup)}, nodesOf(node("n1", 1)), "a", api.VolumePending, "no node has 4GiB left for volumes: node n1 has 1GiB of 1GiB left"},
+		"ready":               {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"ready, not noted":    {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"growing":             {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"waiting to grow":     {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
+		"shrinking":           {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"too full to":         {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
+		"node away":           {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
+		"node gone":           {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
+		"lost":                {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
+		"lost with a disk":    {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
+		"incomplete":          {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
+		"restoring":           {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
+		"deleted":             {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
+		"deleted, a clone":    {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
+		"deleted, attached":   {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
+		"purging":             {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
+		"purging away":        {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
 	} {
 		s := Situation{Volumes: test.volumes, Nodes: test.nodes, Now: now}
 		got := Show(&s, test.uid)
@@ -277,6 +313,7 @@ func TestANodeIsToldWhatItsVolumesShouldBe(t *testing.T) {
 		"one that waits to grow":  {[]Volume{wanted("a", 8, on("n1", holds(4)))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100}},
 		"one that is to shrink":   {[]Volume{wanted("a", 2, on("n1", holds(4)))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 2 * gib, MaxFiles: 100}},
 		"a clone to be made":      {[]Volume{wanted("c", 4, cloneOf("o", "s"), on("n1"))}, "c", &volume.Volume{UID: "c", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Origin: &api.VolumeOrigin{VolumeUID: "o", SnapshotUID: "s"}}},
+		"one that waits":          {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Origin: &api.VolumeOrigin{Upload: true}}},
 		"a clone that was made":   {[]Volume{wanted("c", 4, cloneOf("o", "s"), on("n1", made))}, "c", &volume.Volume{UID: "c", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Made: true}},
 		"a snapshot":              {[]Volume{wanted("a", 4, on("n1"), snapshots("s"))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Snapshots: []string{"s"}}},
 		"a snapshot for a clone":  {[]Volume{wanted("a", 4, on("n1"), snapshots("s")), wanted("c", 4, cloneOf("a", "gone"))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Snapshots: []string{"s", "gone"}}},

@@ -47,7 +47,7 @@ func (r rooms) take(node string, bytes int64) { r[node] -= bytes }
 // choose returns the node for a new volume, or why there is none.
 func (s *Situation) choose(v *Volume, rooms rooms) (node, reason string) {
 	wanted := v.Intent.Node
-	if o := v.Intent.Origin; o != nil {
+	if o := v.Intent.Origin; o.IsSnapshot() {
 		origin := s.volume(o.VolumeUID)
 		switch {
 		case origin == nil || origin.Record != nil && origin.Record.Purging:
@@ -119,7 +119,7 @@ func (n *Node) unusable() string {
 // undecided reports whether a volume without a place may get one as soon as a node is heard of that is not held to be down.
 func (s *Situation) undecided(v *Volume) bool {
 	wanted := v.Intent.Node
-	if o := v.Intent.Origin; o != nil {
+	if o := v.Intent.Origin; o.IsSnapshot() {
 		origin := s.volume(o.VolumeUID)
 		if origin == nil || origin.Record == nil {
 			return false

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/volume"
@@ -208,6 +209,35 @@ func archivesCut(t *testing.T, r *rig) {
 		t.Errorf("of the whole archive: %v", err)
 	}
 	r.ready(t, "vol-2")
+}
+
+func archivesOnly(t *testing.T, r *rig) {
+	_, importer := r.archiver(t)
+	v := Volume(1)
+	r.hold(t, v, 1<<20)
+	data := r.archiveOf(t, v.UID, "")
+	waits := Volume(2)
+	waits.Origin = &api.VolumeOrigin{Upload: true}
+	waits.Attachments = []volume.Attachment{Attachment(1)}
+	r.refused(t, waits, volume.ErrNoContent)
+	r.nothingOf(t, "before the archive")
+	if err := importer.Import(t.Context(), waits, bytes.NewReader(data[:len(data)-1])); err == nil {
+		t.Error("it was made of an archive without its end")
+	}
+	r.refused(t, waits, volume.ErrNoContent)
+	r.nothingOf(t, "after an archive without its end")
+	if err := importer.Import(t.Context(), waits, bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	r.apply(t, waits)
+	if s := r.ready(t, waits.UID); s.UsedBytes < 1<<20 || len(s.Attached) != 1 {
+		t.Errorf("it is %+v", s)
+	}
+	gone := Volume(3)
+	gone.Made = true
+	if err := importer.Import(t.Context(), gone, bytes.NewReader(data)); !errors.Is(err, volume.ErrLost) {
+		t.Errorf("of one that is lost: %v", err)
+	}
 }
 
 func archivesTooLarge(t *testing.T, r *rig) {

@@ -65,6 +65,7 @@ func Run(t *testing.T, h Harness) {
 		{"a volume is made once, and applying it again changes nothing", makes},
 		{"a volume grows, attached and detached", grows},
 		{"a volume shrinks while it is detached, and never below what it holds", shrinks},
+		{"a volume that was there before is not made anew", lost},
 		{"snapshots come and go", snapshots},
 		{"a volume goes back to a snapshot once, while it is detached", restores},
 		{"a volume begins as a snapshot of another, and outlives it", clones},
@@ -86,6 +87,7 @@ func Run(t *testing.T, h Harness) {
 		{"an archive of a volume makes another that holds the same", archives},
 		{"a volume is used and changed while an archive of it is written", archivesInUse},
 		{"of an archive that is not whole nothing is made", archivesCut},
+		{"a volume that waits for an archive is made of nothing else", archivesOnly},
 		{"a volume that can't hold what an archive has is not made", archivesTooLarge},
 		{"an archive of a snapshot has what that held", archivesOfSnapshots},
 	}
@@ -183,6 +185,20 @@ func makes(t *testing.T, r *rig) {
 	if s := r.ready(t, v.UID); s.Generation != 7 {
 		t.Errorf("of a newer generation it is %+v", s)
 	}
+}
+
+func lost(t *testing.T, r *rig) {
+	v := Volume(1)
+	v.Made = true
+	r.refused(t, v, volume.ErrLost)
+	if s := r.state(t, v.UID); s != nil && s.Ready {
+		t.Errorf("a volume that is lost is %+v", *s)
+	}
+	v.Made = false
+	r.apply(t, v)
+	v.Made = true
+	r.apply(t, v)
+	r.ready(t, v.UID)
 }
 
 func grows(t *testing.T, r *rig) {
