@@ -52,7 +52,7 @@ func (c *Client) BackUpVolume(ctx context.Context, name, snapshot string) (*Tunn
 // SendVolumeContent opens a byte stream to a volume that waits for its backup: the backup goes there, and then CloseWrite. What comes back is the trailer of
 // an archive, which tells how it went. ctx bounds the opening, not the stream.
 func (c *Client) SendVolumeContent(ctx context.Context, name string) (*Tunnel, error) {
-	return c.tunnelBy(ctx, http.MethodPut, volumePath(name)+"/content")
+	return c.tunnelBy(ctx, http.MethodPost, volumePath(name)+"/content")
 }
 
 // upgrade makes a fresh connection the tunnel that req asks for.

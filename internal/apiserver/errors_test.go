@@ -281,6 +281,13 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			send(t, s, request{method: "POST", path: "/v1/volumes/data/snapshots/s0/restore"})
 			return send(t, s, request{method: "DELETE", path: "/v1/volumes/data/snapshots/s0"})
 		}},
+		{"volume_importing", `"awaited" waits for a backup`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"awaited","size":"1GiB","from_backup":true}`})
+			return send(t, s, request{method: "POST", path: "/v1/volumes/awaited/snapshots", body: `{"name":"s0"}`})
+		}},
+		{"volume_not_importing", `"data" waits for no backup`, func() *http.Response {
+			return send(t, s, request{method: "DELETE", path: "/v1/volumes/data/content"})
+		}},
 		{"volume_too_full", `holds 512MiB and can't shrink to 256MiB`, func() *http.Response {
 			s.AddPool("pool", 4<<30)
 			s.PlaceVolume("data", "pool", 512<<20)

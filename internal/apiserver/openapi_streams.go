@@ -82,7 +82,7 @@ func (s *Server) documentStreams() {
 			"files of the volume at this moment. Its last 1024 bytes are a frame that zstd skips, with JSON: the backup is whole if that has no `failure`.",
 		[]*huma.Param{volume, {Name: "snapshot", In: "query", Schema: text, Description: "Name of the snapshot to read instead"}},
 		nil, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeVolumeImporting, codeUpgrade, codeUnreachable)
-	s.documentStreamBy(http.MethodPut, "/v1/volumes/{name}/content", "send-volume-content", "Send the backup that a volume is made of",
+	s.documentStreamBy(http.MethodPost, "/v1/volumes/{name}/content", "send-volume-content", "Send the backup that a volume is made of",
 		"For a volume that was created with `from_backup`, once its `import` is there. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. "+
 			"Answered by 101, the client sends the backup and ends its direction. The node answers with 1024 bytes, a frame of zstd with JSON as at the end of a "+
 			"backup: without `failure`, the volume is whole and on the disk. After a failure, or without an answer, nothing of it is there, and it can be sent again.",

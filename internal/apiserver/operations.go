@@ -75,7 +75,7 @@ func (s *Server) register() {
 	s.stream("GET /v1/clusters/{name}/members/{member}/console", AccessRun, s.connectMemberConsole)
 	s.stream("GET /v1/clusters/{name}/members/{member}/display", AccessRun, s.connectMemberDisplay)
 	s.stream("GET /v1/volumes/{name}/backup", AccessRun, s.backUpVolume)
-	s.stream("PUT /v1/volumes/{name}/content", AccessChange, s.sendVolumeContent)
+	s.stream("POST /v1/volumes/{name}/content", AccessChange, s.sendVolumeContent)
 	s.stream("GET /v1/jobs/{id}/log", AccessRead, s.jobLog)
 	s.stream("GET /v1/usage", AccessRead, s.usageReport)
 	s.stream("GET /v1/metrics", AccessRead, s.metrics)

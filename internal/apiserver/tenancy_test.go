@@ -48,7 +48,7 @@ var matrix = map[string]apiserver.Access{
 	"DELETE /v1/volumes/{name}": "change", "POST /v1/volumes/{name}/undelete": "change", "GET /v1/volumes/{name}/snapshots": "read",
 	"POST /v1/volumes/{name}/snapshots": "change", "DELETE /v1/volumes/{name}/snapshots/{snapshot}": "change",
 	"POST /v1/volumes/{name}/snapshots/{snapshot}/restore": "change", "GET /v1/volumes/{name}/backup": "run",
-	"PUT /v1/volumes/{name}/content": "change", "DELETE /v1/volumes/{name}/content": "change",
+	"POST /v1/volumes/{name}/content": "change", "DELETE /v1/volumes/{name}/content": "change",
 	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
 	"POST /v1/security-groups/{name}/rules": "change", "POST /v1/networks/{name}/records": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",

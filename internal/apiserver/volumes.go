@@ -49,7 +49,7 @@ func (s *Server) registerVolumes() {
 	operation(s, "POST /v1/volumes", AccessChange, "create-volume", "Create a volume of a project",
 		"A volume is a file system of a bounded size on the disk of one node. It outlives clusters. `from` makes it a clone of a snapshot, or of what "+
 			"another volume holds now, on the same node. With `from_backup`, its node waits for a backup (`phase` is `importing`, and `import` is there), which "+
-			"`PUT /v1/volumes/{name}/content` sends. `phase` tells when it is ready, and `message` why it is not.",
+			"`POST /v1/volumes/{name}/content` sends. `phase` tells when it is ready, and `message` why it is not.",
 		http.StatusCreated, s.createVolume,
 		bodyCodes(codeInvalidRequest, codeVolumeExists, codeTooManyVolumes, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeVolumeImporting, codeNoNode, codeOverQuota, codeNoProject)...)
 	operation(s, "GET /v1/volumes/{name}", AccessRead, "get-volume", "Show a volume", "", http.StatusOK, s.getVolume, codeNoVolume)
