@@ -16,6 +16,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
 const (
@@ -126,6 +128,7 @@ func (u *unpacker) all() error {
 			return wrap(h.Name, err)
 		}
 		u.files++
+		failpoint.Hit("archive.after-file")
 	}
 }
 

@@ -420,6 +420,9 @@ func fitTexts(o *agentstream.Observed) {
 	}
 	for i := range o.Volumes {
 		o.Volumes[i].Problem = manifest.Text(o.Volumes[i].Problem)
+		if importing := o.Volumes[i].Import; importing != nil { // it names files that a user chose
+			importing.Failure = manifest.Text(importing.Failure)
+		}
 	}
 	for i := range o.Sharings {
 		o.Sharings[i].Problem = manifest.Text(o.Sharings[i].Problem)

@@ -84,6 +84,10 @@ func (w *world) changeVolume(s *server, name, key string) {
 	}
 	var what string
 	var err error
+	if v.Importing() && w.drawnFor(key+" import", 2) == 0 {
+		w.importVolume(s, v, key)
+		return
+	}
 	switch w.drawnFor(key+" change", 7) {
 	case 0, 1:
 		what = "resize"
@@ -110,7 +114,7 @@ func (w *world) changeVolume(s *server, name, key string) {
 	w.trace("%s of volume %s: %v", what, name, err)
 }
 
-// makeVolume makes a new volume: one in three as a clone of another.
+// makeVolume makes a new volume: one in three as a clone of another, and some of a backup.
 func (w *world) makeVolume(s *server, name, key string) {
 	in := api.VolumeIntent{
 		Name: name, UID: key, Project: api.DefaultProject, SizeBytes: int64(1+w.drawnFor(key+" size", 4)) << 29, MaxFiles: 1000, Access: api.VolumeShared, CreatedAt: s.now(),
@@ -119,6 +123,8 @@ func (w *world) makeVolume(s *server, name, key string) {
 		origin := others[w.drawnFor(key+" origin", len(others))]
 		in.Origin = &api.VolumeOrigin{VolumeUID: origin.UID(), SnapshotUID: api.CloneSnapshotUID(in.UID)}
 		in.SizeBytes = max(in.SizeBytes, origin.Intent.SizeBytes)
+	} else if w.drawnFor(key+" backup", 3) == 0 {
+		in.Origin = &api.VolumeOrigin{Upload: true}
 	}
 	_, err := s.repo.CreateVolume(s.ctx, in, func([]api.VolumeIntent) error { return nil })
 	if err == nil {
@@ -169,6 +175,11 @@ func (n *node) apply(v *volume.Volume) string {
 	case there:
 	case v.Made:
 		return "it was lost"
+	case v.Origin.IsUpload():
+		n.w.happened("volume waits for its backup")
+		return "it waits for its backup"
+	case n.w.ofBackup(v.UID):
+		n.w.fail("volumes", "volume %s is made on %s without the backup that it is made of", v.UID, n.record.Name)
 	case v.Origin != nil && !n.hasSnapshot(v.Origin):
 		return "its origin has no such snapshot yet"
 	}
@@ -226,8 +237,12 @@ func (a *agent) volumesObserved(told *agentstream.Observed) {
 		told.Volumes = append(told.Volumes, a.n.pool.volumes[uid])
 	}
 	for i := range a.volumes {
-		if v := &a.volumes[i]; v.Purge && a.n.pool.purged[v.UID] {
+		v := &a.volumes[i]
+		if v.Purge && a.n.pool.purged[v.UID] {
 			told.PurgedVolumes = append(told.PurgedVolumes, v.UID)
+		}
+		if a.awaitsBackup(v) {
+			told.Volumes = append(told.Volumes, volume.State{UID: v.UID, Import: &volume.ImportState{}})
 		}
 	}
 }
@@ -274,6 +289,7 @@ func (w *world) checkVolumesAtRest(s *server) {
 		switch {
 		case lost || v.Record != nil && s.cache.View().Node(v.Node()) == nil:
 		case seen.Phase == api.VolumePending && seen.Message != "":
+		case seen.Phase == api.VolumeImporting && n != nil && n.pool.volumes[v.UID()].UID == "":
 		case seen.Phase == api.VolumeReady && (!seen.Resizing || seen.Message != ""):
 		case seen.Phase == api.VolumeCreating && w.waitsForOrigin(s.cache.View(), v):
 		case seen.Phase == api.VolumeReady && w.tooFull(v):
@@ -286,7 +302,7 @@ func (w *world) checkVolumesAtRest(s *server) {
 
 // waitsForOrigin reports whether a clone can't be made, since what it is to begin as was lost.
 func (w *world) waitsForOrigin(view *state.View, v *state.Volume) bool {
-	return v.Intent.Origin != nil && w.node(v.Node()) != nil && !w.node(v.Node()).hasSnapshot(v.Intent.Origin)
+	return v.Intent.Origin.IsSnapshot() && w.node(v.Node()) != nil && !w.node(v.Node()).hasSnapshot(v.Intent.Origin)
 }
 
 // tooFull reports whether the node of a volume has no room for it, since volumes lie there that the site forgot.

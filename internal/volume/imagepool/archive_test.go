@@ -7,7 +7,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
 	"github.com/nearmetal/nearmetal/internal/volume/volumetest"
 )
 
@@ -35,8 +37,12 @@ func TestAProcessThatIsKilledAmidAnArchiveLeavesNothing(t *testing.T) {
 	if err := errors.Join(err, p.Export(t.Context(), "vol-1", "", out), out.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, failpoint := range []string{"imagepool.after-mount-draft", "imagepool.after-unpack", "reflink.before-commit"} {
-		crash(t, failpoint, doomed{Dir: dir, Volume: volumetest.Volume(2), Archive: path})
+	waits := volumetest.Volume(2)
+	waits.Origin = &api.VolumeOrigin{Upload: true}
+	for _, failpoint := range []string{
+		"imagepool.after-record", "reflink.after-draft", "imagepool.after-mount-draft", "archive.after-file", "imagepool.after-unpack", "reflink.before-commit",
+	} {
+		crash(t, failpoint, doomed{Dir: dir, Volume: waits, Archive: path})
 		p = newPool(t, dir)
 		sane(t, p, dir, failpoint, true)
 		for _, mounted := range left(t, dir) {
@@ -44,13 +50,61 @@ func TestAProcessThatIsKilledAmidAnArchiveLeavesNothing(t *testing.T) {
 				t.Errorf("after a crash at %s %s is mounted", failpoint, mounted)
 			}
 		}
-		all, err := p.Observe(t.Context())
-		if i := slices.IndexFunc(all, func(s volume.State) bool { return s.UID == "vol-2" }); err != nil || i < 0 || all[i].Ready {
-			t.Errorf("after a crash at %s there is %+v, %v", failpoint, all, err)
+		if s := stateOf(t, p, "vol-2"); s == nil || s.Ready {
+			t.Errorf("after a crash at %s it is %+v", failpoint, s)
+		}
+		if err := p.Apply(t.Context(), waits); !errors.Is(err, volume.ErrNoContent) {
+			t.Errorf("after a crash at %s it may be made without its archive: %v", failpoint, err)
 		}
 	}
+	crash(t, "reflink.after-commit", doomed{Dir: dir, Volume: waits, Archive: path})
+	p = newPool(t, dir)
+	if s := stateOf(t, p, "vol-2"); s == nil || !s.Ready || s.UsedBytes < 1<<20 {
+		t.Errorf("after a crash behind its last step it is %+v", s)
+	}
+	detach := made()
+	detach.Attachments = nil
+	if err := p.Apply(t.Context(), detach); err != nil {
+		t.Fatal(err)
+	}
+	complete(t, p, dir, waits, true)
+}
+
+// stateOf returns what a pool finds of a volume.
+func stateOf(t *testing.T, p *imagepool.Pool, uid string) *volume.State {
+	t.Helper()
+	all, err := p.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		if all[i].UID == uid {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// TestAnImportAfterAKillIsWhole needs a build with -tags failpoints.
+func TestAnImportAfterAKillIsWhole(t *testing.T) {
+	needPrograms(t)
+	dir := filepath.Join(inMemory(t), "pool")
+	p := newPool(t, dir)
+	if err := p.Apply(t.Context(), made()); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, p, "held")
+	path := filepath.Join(t.TempDir(), "archive")
+	out, err := os.Create(path)
+	if err := errors.Join(err, p.Export(t.Context(), "vol-1", "", out), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	waits := volumetest.Volume(2)
+	waits.Origin = &api.VolumeOrigin{Upload: true}
+	crash(t, "imagepool.after-unpack", doomed{Dir: dir, Volume: waits, Archive: path})
+	p = newPool(t, dir)
 	in, err := os.Open(path)
-	if err := errors.Join(err, p.Import(t.Context(), volumetest.Volume(2), in)); err != nil {
+	if err := errors.Join(err, p.Import(t.Context(), waits, in)); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.Close(); err != nil {
@@ -61,5 +115,5 @@ func TestAProcessThatIsKilledAmidAnArchiveLeavesNothing(t *testing.T) {
 	if err := p.Apply(t.Context(), detach); err != nil {
 		t.Fatal(err)
 	}
-	complete(t, p, dir, volumetest.Volume(2), true)
+	complete(t, p, dir, waits, true)
 }
