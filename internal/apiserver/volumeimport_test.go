@@ -94,7 +94,10 @@ func TestAVolumeThatWaitsForItsBackupIsUsedForNothing(t *testing.T) {
 	for _, place := range []func(){func() {}, func() { s.AwaitBackup("data", "n1", volume.ImportState{}) }} {
 		place()
 		for what, do := range map[string]func() error{
-			"clone":    func() error { _, err := ann.CreateVolume(t.Context(), api.VolumeRequest{Name: "c", From: "data"}); return err },
+			"clone": func() error {
+				_, err := ann.CreateVolume(t.Context(), api.VolumeRequest{Name: "c", From: "data"})
+				return err
+			},
 			"snapshot": func() error { _, err := ann.CreateVolumeSnapshot(t.Context(), "data", "s"); return err },
 			"backup":   func() error { _, err := ann.BackUpVolume(t.Context(), "data", ""); return err },
 			"cluster": func() error {

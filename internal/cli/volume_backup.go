@@ -24,7 +24,8 @@ func (a *app) volumeBackup() *cobra.Command {
 volume attached go on. The node needs as much room for it as for a snapshot while it takes.
 
 The file is a tar file, compressed with zstd: 'tar --zstd -tf FILE' lists it. It has owners, modes, times, links, files with holes, user attributes and
-access control lists, and no sockets. Until it is whole it is FILE.part; when the command is interrupted, nothing is left.`,
+access control lists, and no sockets. Until it is whole it is FILE.part; when the command is interrupted, nothing is left. - is standard output:
+'nearmetal volume create NAME --size SIZE --from-backup -' reads that, and refuses what is not whole.`,
 		Example: `  nearmetal volume backup data data.tar.zst
   nearmetal volume backup data@monday monday.tar.zst`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -40,7 +41,10 @@ access control lists, and no sockets. Until it is whole it is FILE.part; when th
 	cmd.Flags().BoolVar(&force, "force", false, "replace FILE if it exists")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		path := args[1]
-		if _, err := os.Lstat(path); err == nil && !force {
+		if path == "-" && onTerminal(a.Streams.Out) {
+			return usage("a backup is not written to a terminal; name a file, or pipe it into another command")
+		}
+		if _, err := os.Lstat(path); err == nil && path != "-" && !force {
 			return usage("%s exists; choose another name, or give --force to replace it", path)
 		}
 		name, snapshot := manifest.CutVolumeSnapshot(args[0])
@@ -54,7 +58,11 @@ access control lists, and no sockets. Until it is whole it is FILE.part; when th
 		}
 		defer func() { _ = stream.Close() }()
 		defer context.AfterFunc(cmd.Context(), func() { _ = stream.Close() })()
-		got, bytes, err := a.keepBackup(stream, path)
+		keep, told := a.keepBackup, a.Streams.Out
+		if path == "-" {
+			keep, told = a.passBackup, a.Streams.Err
+		}
+		got, bytes, err := keep(stream, path)
 		if err != nil {
 			if cmd.Context().Err() != nil {
 				err = cmd.Context().Err()
@@ -65,10 +73,22 @@ access control lists, and no sockets. Until it is whole it is FILE.part; when th
 		if got.Skipped > 0 {
 			skipped = fmt.Sprintf("; %d sockets and devices are not in it", got.Skipped)
 		}
-		fmt.Fprintf(a.Streams.Out, "%s has %d files of volume %s in %s%s\n", path, got.Files, args[0], volumeBytes(api.Bytes(bytes)), skipped)
+		fmt.Fprintf(told, "%s has %d files of volume %s in %s%s\n", path, got.Files, args[0], volumeBytes(api.Bytes(bytes)), skipped)
 		return nil
 	}
 	return cmd
+}
+
+// passBackup writes a backup to standard output. One that is not whole has no right end, which its reader sees.
+func (a *app) passBackup(from io.Reader, _ string) (got archive.Trailer, bytes int64, err error) {
+	p := a.progress()
+	defer p.stop()
+	p.say("waiting for the node")
+	var tail archive.Tail
+	if bytes, err = a.transfer(p, "received", 0).copy(io.MultiWriter(a.Streams.Out, &tail), from); err == nil {
+		got, err = tail.Trailer()
+	}
+	return got, bytes, err
 }
 
 // keepBackup writes a backup to a file, which is there when it is whole, and not otherwise.

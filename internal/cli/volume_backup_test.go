@@ -42,6 +42,14 @@ func TestABackupIsThereWhenItIsWhole(t *testing.T) {
 		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || data != nil) {
 			t.Errorf("%s: %v, and the file has %d bytes", c.name, err, len(data))
 		}
+		passed := bytes.NewBuffer(nil)
+		a.Streams.Out = passed
+		if c.want == "" {
+			got, n, err := a.passBackup(bytes.NewReader(whole.Bytes()), "-")
+			if err != nil || got.Files != 7 || n != int64(whole.Len()) || !bytes.Equal(passed.Bytes(), whole.Bytes()) {
+				t.Errorf("%s: passed on: %+v, %d bytes, %v", c.name, got, n, err)
+			}
+		}
 		if left, err := filepath.Glob(path + ".part"); err != nil || len(left) > 0 {
 			t.Errorf("%s: left %q, %v", c.name, left, err)
 		}

@@ -77,7 +77,8 @@ func TestAVolumeIsMadeOfABackup(t *testing.T) {
 		{"standard input", []string{"-", "--size", "2GiB"}, bytes.NewReader(data), `{"name":"data","size":"2GiB","from_backup":true}`},
 		{
 			"a file of a volume with many files",
-			[]string{backupAt(t, backupText(t, func(t *archive.Trailer) { t.VolumeFiles = 1 << 20 }))}, nil,
+			[]string{backupAt(t, backupText(t, func(t *archive.Trailer) { t.VolumeFiles = 1 << 20 }))},
+			nil,
 			`{"name":"data","size":"2GiB","files":1048576,"from_backup":true}`,
 		},
 	} {

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -69,7 +71,30 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 	if got := s.outputOf("c3", "cat /volumes/data/file; ls -A /home/*"); got != "first" {
 		t.Errorf("after the snapshot was restored, and without a home: %q, want the file as it was, and an empty home", got)
 	}
+	sum := s.outputOf("c3", "head -c 3M /dev/urandom > /volumes/data/random && sync && sha256sum < /volumes/data/random")
 	s.must("cluster", "delete", "c3")
+
+	backup := filepath.Join(t.TempDir(), "data.tar.zst")
+	s.must("volume", "backup", "data", backup)
+	s.must("volume", "delete", "data", "--now", "--yes")
+	whole, err := os.ReadFile(backup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := append(whole[:len(whole)/2:len(whole)/2], whole[len(whole)-1024:]...) // with an end that seems right
+	if err := os.WriteFile(backup+".cut", cut, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if a := s.cli("volume", "create", "data", "--from-backup", backup+".cut"); a.code == 0 || !strings.Contains(a.err, "nothing of it is left") {
+		t.Errorf("a volume of a damaged backup: exit code %d: %s", a.code, a.err)
+	}
+	s.eventually(time.Minute, "the volume of the damaged backup to be gone", func() bool { return s.cli("volume", "show", "data").code == exitNotFound })
+	s.must("volume", "create", "data", "--from-backup", backup)
+	s.must("cluster", "create", "c4", "--memory", "256MiB", "--volume", "data", "--home", "none")
+	if got := s.outputOf("c4", "cat /volumes/data/file; stat -c %U:%a /volumes/data/file; sha256sum < /volumes/data/random"); got != "first\nhpc:600\n"+sum {
+		t.Errorf("the volume of the backup holds %q, want the files of the first with the hash %s", got, sum)
+	}
+	s.must("cluster", "delete", "c4")
 
 	var volumes []api.VolumeStatus
 	s.mustJSON(&volumes, "volume", "list")
