@@ -218,3 +218,24 @@ func TestAnImportIsRefusedWithTheReason(t *testing.T) {
 		*a.volumes.states[volumeUID], a.cfg.Volumes, a.volumes.copies = state, pool, copies
 	}
 }
+
+func TestAVolumeIsNotChangedWhileItsBackupIsRead(t *testing.T) {
+	a, disk := awaiting(t)
+	conn, err := a.copyVolume(t.Context(), importOf(volumeUID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	purge := awaited()
+	purge.Generation, purge.Purge = 2, true
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{purge}}) // it ends the import, whose end is not known yet
+	a.convergeVolumes(t.Context(), a.cfg.Clock.Now())
+	if s := a.volumes.states[volumeUID]; !s.busy || s.purged || len(a.events) != 0 {
+		t.Error("the purge has begun before the import has ended")
+	}
+	_ = conn.Close()
+	(<-a.events)()
+	settleVolumes(t, a)
+	if s := a.volumes.states[volumeUID]; s == nil || !s.purged {
+		t.Errorf("the purge has not ended: %+v after %q", s, disk.Calls())
+	}
+}

@@ -76,6 +76,19 @@ func (s *Server) documentStreams() {
 		"For virtual machines whose group has `display`. HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the "+
 			"connection is then the stream: that of a VNC server without a password (RFC 6143).",
 		[]*huma.Param{name, member}, nil, codeNoCluster, codeNoMember, codeNoDisplay, codeUpgrade, codeUnreachable)
+	s.documentVolumeStreams()
+	s.documentUsage()
+	s.documentMetrics()
+	s.documentBuildLog()
+	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
+	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
+		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
+		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
+}
+
+// documentVolumeStreams adds the ways of backups.
+func (s *Server) documentVolumeStreams() {
+	text := &huma.Schema{Type: huma.TypeString}
 	volume := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "NAME or a UID; of another project PROJECT.NAME"}
 	s.documentStream("/v1/volumes/{name}/backup", "back-up-volume", "Read a backup of a volume",
 		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then a tar file, compressed with zstd, of all "+
@@ -87,13 +100,6 @@ func (s *Server) documentStreams() {
 			"Answered by 101, the client sends the backup and ends its direction. The node answers with 1024 bytes, a frame of zstd with JSON as at the end of a "+
 			"backup: without `failure`, the volume is whole and on the disk. After a failure, or without an answer, nothing of it is there, and it can be sent again.",
 		[]*huma.Param{volume}, nil, codeNoVolume, codeVolumeDeleted, codeVolumeNotImporting, codeUpgrade, codeUnreachable)
-	s.documentUsage()
-	s.documentMetrics()
-	s.documentBuildLog()
-	node := &huma.Param{Name: "name", In: "path", Required: true, Schema: text, Description: "Name of the node"}
-	s.documentStream("/v1/nodes/{name}/console", "connect-console", "Open a byte stream to a machine's serial console",
-		"HTTP/1.1 with `Connection: Upgrade` and `Upgrade: "+tunnelProtocol+"`. Answered by 101, the connection is then the stream.",
-		[]*huma.Param{node}, nil, codeNoNode, codeNotMachine, codeUpgrade, codeConsole)
 }
 
 // documentBuildLog adds the output of builds.

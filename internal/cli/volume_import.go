@@ -157,14 +157,38 @@ func (a *app) sendBackup(ctx context.Context, c *client.Client, v *api.VolumeSta
 			left = fmt.Sprintf("it could not be removed (%v); delete it: nearmetal volume delete %s --now", err, v.Name)
 		}
 		return &exitError{ExitFailed, fmt.Errorf("volume %q was not made of %s: %w; %s", v.Name, from.name, refused, left)}
+	case errors.Is(err, errUnanswered):
+		return a.awaitOutcome(ctx, c, v)
 	case err != nil:
 		if now, gone := c.Volume(ctx, v.UID); client.HasCode(gone, "volume_not_found") || gone == nil && now.DeletedAt != nil {
 			return deletedMeanwhile(v)
 		}
-		return &exitError{ExitFailed, fmt.Errorf("volume %q has no content yet: the connection broke off after %s (%w); repeat the command to send the backup again, "+
+		return &exitError{ExitFailed, fmt.Errorf("volume %q has no content yet: only %s of the backup were sent (%w); repeat the command to send the backup again, "+
 			"or delete the volume: nearmetal volume delete %s --now", v.Name, volumeBytes(api.Bytes(sent)), err, v.Name)}
 	}
 	return nil
+}
+
+// errUnanswered reports that a backup was sent whole, and that the connection broke off before the node's answer.
+var errUnanswered = errors.New("the node has not answered")
+
+// awaitOutcome finds out whether a node has made a volume of a backup that was sent whole: it has, or it waits again.
+func (a *app) awaitOutcome(ctx context.Context, c *client.Client, v *api.VolumeStatus) error {
+	now, err := c.Volume(ctx, v.UID) // the node may be about to start again: what it said before counts no more
+	if err != nil {
+		return err
+	}
+	_, err = a.awaitVolume(ctx, c, now, 0, func(v *api.VolumeStatus) (bool, error) {
+		switch {
+		case v.DeletedAt != nil:
+			return false, deletedMeanwhile(v)
+		case v.Import != nil && !v.Import.Receiving:
+			return false, &exitError{ExitFailed, fmt.Errorf("volume %q has no content yet: the connection broke off before the node had written all of it; "+
+				"repeat the command to send the backup again, or delete the volume: nearmetal volume delete %s --now", v.Name, v.Name)}
+		}
+		return v.Phase == api.VolumeReady, nil
+	})
+	return err
 }
 
 // send sends a backup and reads the answer. refused is what the node answered; err is why there is no answer.
@@ -177,9 +201,11 @@ func (a *app) send(stream *client.Tunnel, from *backupFile) (sent int64, refused
 		_, err := t.copy(stream, from)
 		if err == nil {
 			p.say("sent " + volumeBytes(api.Bytes(t.done.Load())) + "; the node writes it to its disk")
-			err = stream.CloseWrite()
 		}
 		copied <- err
+		if err == nil {
+			err = stream.CloseWrite()
+		}
 		if err != nil { // the node must not take what was sent for all
 			_ = stream.Close()
 		}
@@ -198,6 +224,9 @@ func (a *app) send(stream *client.Tunnel, from *backupFile) (sent int64, refused
 	}
 	select {
 	case more := <-copied:
+		if more == nil {
+			return t.done.Load(), nil, errUnanswered
+		}
 		err = cmp.Or(from.failed, err, more)
 	default:
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/archive"
@@ -169,11 +170,58 @@ func TestABackupWhoseSendingBrokeOffIsSentAgain(t *testing.T) {
 		_ = archive.Trailer{}.Write(conn)
 	})
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path), cli.ExitFailed,
-		`volume "data" has no content yet: the connection broke off`, "repeat the command to send the backup again", "nearmetal volume delete data --now")
+		`volume "data" has no content yet: only `, "repeat the command to send the backup again", "nearmetal volume delete data --now")
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path, "--size", "4GiB"), cli.ExitConflict, "with a size of 2GiB and not of 4GiB")
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path), 0, "Phase:        ready\n")
 	other := newFake(t)
 	other.fixed("POST /v1/volumes", exists)
 	other.fixed("GET /v1/volumes/data", dataVolume())
 	has(t, other.shell().run(t, "volume", "create", "data", "--from-backup", path), cli.ExitConflict, "it exists")
+}
+
+func TestABackupThatWasSentWholeMayHaveArrivedWithoutAnAnswer(t *testing.T) {
+	path := backupAt(t, backupText(t, nil))
+	away := dataVolume(importing, func(v *api.VolumeStatus) { v.Phase, v.Import = api.VolumeUnavailable, nil })
+	for _, c := range []struct {
+		name string
+		then api.VolumeStatus
+		code int
+		want string
+	}{
+		{"it has", dataVolume(whole), 0, "Phase:        ready\n"},
+		{"it has not", dataVolume(importing), cli.ExitFailed, "broke off before the node had written all of it; repeat the command"},
+		{"it was deleted", dataVolume(importing, func(v *api.VolumeStatus) { v.DeletedAt = &t0 }), cli.ExitConflict, "was deleted before it was ready"},
+	} {
+		f := newFake(t)
+		f.fixed("POST /v1/volumes", dataVolume(importing))
+		f.inTurn("GET /v1/volumes/vvvvvvvvvvvv", away, away, c.then)
+		f.takesBackup(func(in io.Reader, _ net.Conn) { _, _ = io.Copy(io.Discard, in) })
+		r := f.shell().run(t, "volume", "create", "data", "--from-backup", path)
+		t.Log(c.name)
+		has(t, r, c.code, c.want)
+	}
+}
+
+func TestAFileThatBreaksOffIsNotEnded(t *testing.T) {
+	f := newFake(t)
+	f.fixed("POST /v1/volumes", dataVolume(importing))
+	f.fixed("GET /v1/volumes/vvvvvvvvvvvv", dataVolume(importing))
+	ended := make(chan error, 1)
+	f.takesBackup(func(in io.Reader, conn net.Conn) {
+		_, err := io.Copy(io.Discard, in)
+		ended <- err
+		_, err = conn.Write([]byte("there?"))
+		if err == nil {
+			_, err = conn.Write([]byte("still there?"))
+		}
+		ended <- err
+	})
+	sh := f.shell()
+	sh.in = io.MultiReader(strings.NewReader(strings.Repeat("x", 2048)), iotest.ErrReader(errors.New("the disk is broken")))
+	has(t, sh.run(t, "volume", "create", "data", "--from-backup", "-", "--size", "2GiB"), cli.ExitFailed,
+		"only 2KiB of the backup were sent (reading standard input: the disk is broken)", "repeat the command")
+	<-ended
+	if err := <-ended; err == nil {
+		t.Error("the sender has ended its backup as if it were whole, and waits for an answer")
+	}
 }

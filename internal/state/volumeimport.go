@@ -61,7 +61,7 @@ func (r *Repo) GiveUpImport(ctx context.Context, name, uid string, at time.Time)
 		if err != nil {
 			return v, 0, fmt.Errorf("give up the import of volume %q: %w", name, err)
 		}
-		failpoint.Hit("state.after-volume-delete-request")
+		failpoint.Hit("state.after-import-given-up")
 		return v, next, nil
 	}
 }

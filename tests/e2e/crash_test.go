@@ -20,7 +20,7 @@ func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.")
 
 // aboutPools tells whether a mark is on the way of a pool of volumes, whose own test kills a process at each of them (package imagepool).
 func aboutPools(mark string) bool {
-	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.")
+	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") || strings.HasPrefix(mark, "archive.")
 }
 
 // lanes is how many sites live through crashes side by side.
@@ -33,6 +33,7 @@ var ofRequests = []string{
 	"state.after-security-group", "state.after-security-group-change", "state.after-security-group-delete",
 	"state.after-address", "state.after-address-change", "state.after-address-release",
 	"state.after-volume-intent", "state.after-volume-change", "state.after-volume-delete-request", "state.after-volume-undelete",
+	"state.after-import-given-up",
 }
 
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
@@ -149,6 +150,8 @@ var acts = map[string][]string{
 	"volume end":  {"state.after-volume-delete-request"},
 	"volume back": {"state.after-volume-undelete"},
 	"purge":       {"state.after-volume-delete-request", "state.before-volume-forgotten", "state.after-volume-forgotten"},
+	"import":      {"state.after-volume-intent", "agent.before-import", "agent.after-import"},
+	"import end":  {"state.after-import-given-up"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
 	"records":     {"state.after-network-records"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
@@ -286,6 +289,42 @@ func (l life) keep() {
 		l.retry("volume", "delete", name, "--now", "--yes", "--no-wait")
 		l.eventually(time.Minute, "volume "+name, func() bool {
 			_, err := l.api().Volume(l.t.Context(), name)
+			return client.HasCode(err, "volume_not_found")
+		})
+	})
+	l.imports(name)
+}
+
+// imports makes a volume of a backup, which is sent until it has arrived, and none of a damaged one.
+func (l life) imports(name string) {
+	l.t.Helper()
+	backup := filepath.Join(l.t.TempDir(), name)
+	l.must("volume", "create", name+"-a", "--size", "64MiB")
+	l.must("volume", "backup", name+"-a", backup)
+	l.must("volume", "delete", name+"-a", "--now", "--yes")
+	ready := func() bool {
+		v, err := l.api().Volume(l.t.Context(), name+"-b")
+		return err == nil && v.Phase == api.VolumeReady
+	}
+	l.act("import", func() {
+		l.eventually(2*time.Minute, "a volume of a backup", func() bool {
+			return l.cli("volume", "create", name+"-b", "--from-backup", backup, "--timeout", "20s").code == 0 || ready()
+		})
+	})
+	l.retry("volume", "delete", name+"-b", "--now", "--yes")
+	whole, err := os.ReadFile(backup)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := os.WriteFile(backup+".cut", slices.Concat(whole[:20], whole[len(whole)-1024:]), 0o600); err != nil {
+		l.t.Fatal(err)
+	}
+	l.act("import end", func() {
+		l.eventually(2*time.Minute, "the volume of a damaged backup to be gone", func() bool {
+			if a := l.cli("volume", "create", name+"-c", "--from-backup", backup+".cut", "--timeout", "20s"); a.code == 0 {
+				l.t.Fatalf("a volume was made of a damaged backup:\n%s", a.out)
+			}
+			_, err := l.api().Volume(l.t.Context(), name+"-c")
 			return client.HasCode(err, "volume_not_found")
 		})
 	})

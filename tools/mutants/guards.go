@@ -70,7 +70,7 @@ func guards() []Mutant {
 		rebootGuards,
 		resizeGuards,
 		foreignGuards,
-		homeGuards, volumeGuards, backupGuards,
+		homeGuards, volumeGuards, backupGuards, importGuards,
 		consoleGuards,
 		shapeGuards,
 		hostCheckGuards,

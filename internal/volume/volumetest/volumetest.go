@@ -65,7 +65,7 @@ func Run(t *testing.T, h Harness) {
 		{"a volume is made once, and applying it again changes nothing", makes},
 		{"a volume grows, attached and detached", grows},
 		{"a volume shrinks while it is detached, and never below what it holds", shrinks},
-		{"a volume that was there before is not made anew", lost},
+		{"a volume that was there before is not made again", lost},
 		{"snapshots come and go", snapshots},
 		{"a volume goes back to a snapshot once, while it is detached", restores},
 		{"a volume begins as a snapshot of another, and outlives it", clones},
