@@ -170,7 +170,7 @@ func TestABackupWhoseSendingBrokeOffIsSentAgain(t *testing.T) {
 		_ = archive.Trailer{}.Write(conn)
 	})
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path), cli.ExitFailed,
-		`volume "data" has no content yet: only `, "repeat the command to send the backup again", "nearmetal volume delete data --now")
+		`volume "data" has no content yet: `, "repeat the command to send the backup again", "nearmetal volume delete data --now")
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path, "--size", "4GiB"), cli.ExitConflict, "with a size of 2GiB and not of 4GiB")
 	has(t, f.shell().run(t, "volume", "create", "data", "--from-backup", path), 0, "Phase:        ready\n")
 	other := newFake(t)
