@@ -39,6 +39,10 @@ type VolumeIntent struct {
 	User    string `json:"user,omitempty"`
 	// Home marks the home of User in the project.
 	Home bool `json:"home,omitempty"`
+	// Cluster is the full name of the cluster of which it is the home, ClusterUID that cluster's UID; "": it is none's. Such a volume ends with its
+	// cluster, and no other has it.
+	Cluster    string `json:"cluster,omitempty"`
+	ClusterUID string `json:"cluster_uid,omitempty"`
 	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
 	SizeBytes int64        `json:"size_bytes"`
 	MaxFiles  int64        `json:"max_files"`
@@ -174,7 +178,8 @@ const (
 type ClusterHome struct {
 	// Kind is cluster, user or none; "" is cluster.
 	Kind string `json:"kind,omitempty"`
-	// Size bounds the home. For the kind cluster, 0 is no bound of its own. For the kind user, it is the size that a home has which does not exist yet.
+	// Size bounds the home. For the kind cluster, the home then is a volume that is made and deleted with the cluster; 0 is a directory without a bound
+	// of its own. For the kind user, it is the size that a home has which does not exist yet.
 	Size Bytes `json:"size,omitempty"`
 }
 

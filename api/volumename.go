@@ -30,9 +30,9 @@ func HomeVolumeName(user string) string {
 // IsHomeVolumeName reports whether a name within a project is kept for homes.
 func IsHomeVolumeName(name string) bool { return strings.HasPrefix(name, homeVolumePrefix) }
 
-// VolumesOf returns the volumes that a cluster of a user asks for, its user's home among them, by their names within its project. A name comes
-// once, writable if any attachment is.
-func VolumesOf(spec *ClusterSpec, user string) []VolumeAttachment {
+// VolumesOf returns the volumes that a cluster asks for, its own home and that of its user among them, by their names within its project. A name
+// comes once, writable if any attachment is.
+func VolumesOf(in *ClusterIntent) []VolumeAttachment {
 	var all []VolumeAttachment
 	add := func(a VolumeAttachment) {
 		i := slices.IndexFunc(all, func(o VolumeAttachment) bool { return o.Name == a.Name })
@@ -42,10 +42,13 @@ func VolumesOf(spec *ClusterSpec, user string) []VolumeAttachment {
 		}
 		all[i].ReadOnly = all[i].ReadOnly && a.ReadOnly
 	}
-	if spec.Home.Kind == HomeOfUser {
-		add(VolumeAttachment{Name: HomeVolumeName(user), Path: "/home"})
+	switch {
+	case in.Spec.Home.Kind == HomeOfUser:
+		add(VolumeAttachment{Name: HomeVolumeName(in.User), Path: "/home"})
+	case in.Spec.Home.Bounded():
+		add(VolumeAttachment{Name: ClusterHomeName(in.UID), Path: "/home"})
 	}
-	for _, a := range spec.Volumes {
+	for _, a := range in.Spec.Volumes {
 		add(a)
 	}
 	return all

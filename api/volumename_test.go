@@ -28,15 +28,21 @@ func TestAHomesNameIsADNSLabelOfItsUser(t *testing.T) {
 }
 
 func TestAClusterAsksForEachVolumeOnce(t *testing.T) {
-	spec := api.ClusterSpec{
+	in := api.ClusterIntent{UID: "u1", User: "eve", Spec: api.ClusterSpec{
 		Home:    api.ClusterHome{Kind: api.HomeOfUser},
 		Volumes: []api.VolumeAttachment{{Name: "data", Path: "/a", ReadOnly: true}, {Name: "in", ReadOnly: true}, {Name: "data", Path: "/b"}},
-	}
+	}}
 	want := []api.VolumeAttachment{{Name: "home-eve", Path: "/home"}, {Name: "data", Path: "/a"}, {Name: "in", ReadOnly: true}}
-	if got := api.VolumesOf(&spec, "eve"); !reflect.DeepEqual(got, want) {
+	if got := api.VolumesOf(&in); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := api.VolumesOf(&api.ClusterSpec{Home: api.ClusterHome{Kind: api.HomeOfCluster}}, "eve"); got != nil {
-		t.Errorf("a cluster with a home of its own asks for %+v", got)
+	in.Spec = api.ClusterSpec{Home: api.ClusterHome{Kind: api.HomeOfCluster}}
+	if got := api.VolumesOf(&in); got != nil {
+		t.Errorf("a cluster with a home that is a directory asks for %+v", got)
+	}
+	in.Spec.Home.Size = 1 << 30
+	want = []api.VolumeAttachment{{Name: "clusterhome-u1", Path: "/home"}}
+	if got := api.VolumesOf(&in); !reflect.DeepEqual(got, want) || !api.IsClusterHomeName(want[0].Name) || api.IsHomeVolumeName(want[0].Name) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }

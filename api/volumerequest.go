@@ -47,6 +47,8 @@ type VolumeStatus struct {
 	User    string `json:"user,omitempty"`
 	// Home marks the home of User in the project.
 	Home bool `json:"home,omitempty"`
+	// Cluster is the cluster of which it is the home; "": it is none's. It is deleted with that cluster.
+	Cluster string `json:"cluster,omitempty"`
 
 	Size      Bytes        `json:"size"`
 	Files     int64        `json:"files"`

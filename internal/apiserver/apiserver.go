@@ -35,6 +35,7 @@ import (
 // Writer records what users and operators want. *state.Repo is one. Revisions are for Reader.WaitRevision.
 type Writer interface {
 	CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error)
+	CreateClusterWithHome(ctx context.Context, in api.ClusterIntent, home api.VolumeIntent, check func(others []api.VolumeIntent) error) (int64, error)
 	UpdateIntent(ctx context.Context, name, uid string, change func(*api.ClusterIntent) error) (api.ClusterIntent, int64, error)
 	RequestDelete(ctx context.Context, name string, at time.Time) (api.ClusterIntent, int64, error)
 	CreateJob(ctx context.Context, job api.Job) (int64, error)

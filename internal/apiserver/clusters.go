@@ -138,11 +138,11 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 	if err := s.ensureHome(ctx, &intent); err != nil {
 		return api.Cluster{}, err
 	}
-	revision, err := s.cfg.Writer.CreateCluster(ctx, intent)
+	revision, err := s.writeCluster(ctx, intent)
 	switch {
 	case errors.Is(err, state.ErrNoVolume):
 		return api.Cluster{}, fail(codeUnknownVolume, "%v", err)
-	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess):
+	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess) || errors.Is(err, state.ErrOwned):
 		return api.Cluster{}, fail(codeVolumeInUse, "%v", err)
 	case errors.Is(err, state.ErrImporting):
 		return api.Cluster{}, fail(codeVolumeImporting, "%v", err)

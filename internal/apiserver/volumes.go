@@ -160,7 +160,7 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	_, own := tenancy.Split(in.Name)
 	seen := plan.Show(now, in.UID)
 	out := api.VolumeStatus{
-		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home,
+		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home, Cluster: ownerOf(p, in),
 		Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
 		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Undecided: seen.Undecided, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
 		CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt, PurgeAt: in.PurgeAt,
@@ -200,7 +200,7 @@ func volumeCluster(c *state.Cluster, in *api.VolumeIntent, found *volume.State) 
 	_, name := tenancy.Split(c.Name())
 	_, own := tenancy.Split(in.Name)
 	out := api.VolumeCluster{Cluster: name, Attached: slices.Contains(found.Attached, c.UID())}
-	for _, a := range api.VolumesOf(&c.Intent.Spec, c.Intent.User) {
+	for _, a := range api.VolumesOf(&c.Intent) {
 		out.ReadOnly = out.ReadOnly || a.Name == own && a.ReadOnly
 	}
 	return out
@@ -343,9 +343,13 @@ func volumeIsNew(view *state.View, project, name string, now time.Time) error {
 		}
 	}
 	if count >= maxVolumes {
-		return fail(codeTooManyVolumes, "project %q has %d volumes, the most that a project may have; delete one with --now first", project, count)
+		return tooManyVolumes(project, count)
 	}
 	return nil
+}
+
+func tooManyVolumes(project string, count int) *failure {
+	return fail(codeTooManyVolumes, "project %q has %d volumes, the most that a project may have; delete one with --now first", project, count)
 }
 
 // volumeExists says that a name is taken, perhaps by a volume that was deleted.
@@ -386,8 +390,7 @@ func (s *Server) storageFits(view *state.View, v *api.VolumeIntent, others []api
 	used.Vector[resource.Storage] = has + situation.UsedStorage(others, s.found(view))
 	more.Vector[resource.Storage] = add
 	if err := tenancy.CheckQuota(project.Quota, used, more); err != nil {
-		_, own := tenancy.Split(v.Name)
-		return fail(codeOverQuota, "volume %q exceeds the quota of project %q: %v", own, v.Project, err)
+		return fail(codeOverQuota, "%s exceeds the quota of project %q: %v", whatExceeds(v), v.Project, err)
 	}
 	return nil
 }

@@ -25,8 +25,8 @@ func (a *app) clusterDelete() *cobra.Command {
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete clusters, with their shared homes, and wait until nothing is left of them",
 		Long: `Delete clusters and wait until they are gone: every member has ended and was cleaned, and a last look found nothing left. Jobs on them end.
 
-The shared home of a cluster (/home on every member) is deleted with it, unless it is a volume: the home of a user (--home user) and volumes
-outlive the cluster, and their files are not counted. When the home holds files, this command says how many and asks for
+The shared home of a cluster (/home on every member) is deleted with it, also when it is a volume of its own (--home SIZE), which its node wipes
+at once. The home of a user (--home user) and other volumes outlive the cluster, and their files are not counted. When the home holds files, this command says how many and asks for
 confirmation. Without a terminal it refuses unless --yes is given. An empty home needs no confirmation. Copy what you need first, with
 'nearmetal cp'.`,
 		Example: `  nearmetal cp -r c1:results . && nearmetal cluster delete c1 --yes`,

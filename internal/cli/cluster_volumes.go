@@ -16,7 +16,7 @@ type storageFlags struct {
 }
 
 func (f *storageFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.home, "home", "", "home of its members: cluster, which is deleted with it; user or user:SIZE, your persistent home in the project, made with this size if it does not exist (10GiB by default); or none, a private directory of each member (default: cluster)")
+	cmd.Flags().StringVar(&f.home, "home", "", "home of its members: cluster, a directory that is deleted with it; SIZE or cluster:SIZE, a volume of this size that is deleted with it; user or user:SIZE, your persistent home in the project, made with this size if it does not exist (10GiB by default); or none, a private directory of each member (default: cluster)")
 	cmd.Flags().StringArrayVar(&f.volumes, "volume", nil, "volume of the project that its members have attached, NAME[:PATH][:ro]: at /volumes/NAME or PATH, and read-only with ro; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("home", cobra.FixedCompletions([]string{api.HomeOfCluster, api.HomeOfUser, api.HomeNone}, cobra.ShellCompDirectiveNoFileComp))
 }
@@ -71,6 +71,8 @@ func clusterHomeText(spec api.ClusterSpec) string {
 	switch {
 	case slices.ContainsFunc(spec.Volumes, func(v api.VolumeAttachment) bool { return v.MountPath() == "/home" }):
 		return "a volume, which is kept when the cluster is deleted"
+	case spec.Home.Bounded():
+		return "a volume of " + volumeBytes(spec.Home.Size) + ", which is deleted with the cluster"
 	case spec.Home.Kind == api.HomeOfUser:
 		return "the user's, which is kept when the cluster is deleted"
 	case spec.Home.Kind == api.HomeNone:

@@ -35,7 +35,7 @@ keeps its name until it is purged.`
 func (a *app) volumeList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List volumes", Args: noArgs,
-		Long: "List volumes, also those that are deleted and not yet purged. ATTACHED names the clusters that ask for them.",
+		Long: "List volumes, also those that are deleted and not yet purged. ATTACHED names the clusters that ask for them. A volume clusterhome-UID is the home of its cluster, and is deleted with it.",
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -89,6 +89,9 @@ func attachedTo(v *api.VolumeStatus) []string {
 		}
 		names = append(names, name)
 	}
+	if v.Cluster != "" && len(names) == 0 { // its home stays until it is purged
+		names = append(names, v.Cluster+" (deleted)")
+	}
 	return names
 }
 
@@ -122,7 +125,10 @@ func (a *app) printVolume(w io.Writer, v *api.VolumeStatus) {
 		size += " (has " + volumeBytes(v.Held) + ")"
 	}
 	owner := ""
-	if v.Home {
+	switch {
+	case v.Cluster != "":
+		owner = "of cluster " + v.Cluster + ", deleted with it"
+	case v.Home:
 		owner = "of " + v.User
 	}
 	purge := ""

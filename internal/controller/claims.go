@@ -10,7 +10,7 @@ import (
 // attachVolumes gives new members the volumes of their cluster. Placement sent them where these lie.
 func attachVolumes(view *state.View, c *state.Cluster, assignments []api.Assignment) error {
 	var claims []api.VolumeClaim
-	for _, asked := range api.VolumesOf(&c.Intent.Spec, c.Intent.User) {
+	for _, asked := range api.VolumesOf(&c.Intent) {
 		v := view.VolumeNamed(state.VolumeName(c.Intent.Project, asked.Name))
 		if v == nil || v.Record == nil || v.Record.Purging {
 			return fmt.Errorf("volume %q has no node", asked.Name)

@@ -37,8 +37,8 @@ func ApplyVolume(intent *api.VolumeIntent, record *api.VolumeRecord, ops []plan.
 		case plan.NoteMade:
 			c.Record.Made = true
 		case plan.Purge:
-			if intent == nil || intent.DeleteRequestedAt == nil {
-				return VolumeChange{}, fmt.Errorf("volume %q was not deleted and can't be purged", c.Record.Name)
+			if intent == nil || !mayPurge(intent, op) {
+				return VolumeChange{}, fmt.Errorf("volume %q was not deleted, nor has its cluster ended, and it can't be purged", c.Record.Name)
 			}
 			c.Record.Purging = true
 		case plan.Forget:
@@ -52,6 +52,11 @@ func ApplyVolume(intent *api.VolumeIntent, record *api.VolumeRecord, ops []plan.
 	}
 	c.Record.Generation++
 	return c, nil
+}
+
+// mayPurge reports whether a volume was deleted, or is the home of the cluster that has ended.
+func mayPurge(intent *api.VolumeIntent, op plan.Purge) bool {
+	return intent.DeleteRequestedAt != nil || op.Cluster != "" && op.Cluster == intent.ClusterUID
 }
 
 // fitsPlace refuses what a volume can't have with a place, or without one.

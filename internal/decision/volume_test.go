@@ -13,6 +13,7 @@ func TestAVolumesRecordChangesByItsOperationsOnly(t *testing.T) {
 	live := &api.VolumeIntent{UID: "u1", Name: "data", SizeBytes: 10}
 	deleted := &api.VolumeIntent{UID: "u1", Name: "data", SizeBytes: 10, DeleteRequestedAt: &at}
 	on := &api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 3}
+	home := &api.VolumeIntent{UID: "u1", Name: "data", SizeBytes: 10, Cluster: "c1", ClusterUID: "uc1"}
 	purging := &api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 3, Purging: true}
 	for what, test := range map[string]struct {
 		intent *api.VolumeIntent
@@ -28,6 +29,10 @@ func TestAVolumesRecordChangesByItsOperationsOnly(t *testing.T) {
 		"a volume without a node grows":      {live, nil, []plan.Operation{plan.Resize{SizeBytes: 20}}, api.VolumeRecord{}, false, true},
 		"a deleted volume is purged":         {deleted, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 4, Purging: true}, false, false},
 		"a volume that is wanted is purged":  {live, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{}, false, true},
+		"a home goes with its cluster":       {home, on, []plan.Operation{plan.Purge{Cluster: "uc1"}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 4, Purging: true}, false, false},
+		"a home goes with another cluster":   {home, on, []plan.Operation{plan.Purge{Cluster: "uc2"}}, api.VolumeRecord{}, false, true},
+		"a home goes without its cluster":    {home, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{}, false, true},
+		"a volume goes with a cluster":       {live, on, []plan.Operation{plan.Purge{Cluster: "uc1"}}, api.VolumeRecord{}, false, true},
 		"a purged volume is forgotten":       {deleted, purging, []plan.Operation{plan.Forget{}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 4, Purging: true}, true, false},
 		"a volume without node is forgotten": {deleted, nil, []plan.Operation{plan.Forget{}}, api.VolumeRecord{Generation: 1}, true, false},
 		"what may hold data is forgotten":    {deleted, on, []plan.Operation{plan.Forget{}}, api.VolumeRecord{}, false, true},

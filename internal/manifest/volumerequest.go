@@ -35,6 +35,9 @@ func CheckVolume(req api.VolumeRequest, src *Source) error {
 	if api.IsHomeVolumeName(req.Name) {
 		n.add("name", req.Name, `%q is kept for homes of users; choose a name that does not begin with "home-"`, req.Name)
 	}
+	if api.IsClusterHomeName(req.Name) {
+		n.add("name", req.Name, `%q is kept for homes of clusters; choose a name that does not begin with "clusterhome-"`, req.Name)
+	}
 	if req.Project != "" || src.Has("project") {
 		n.label("project", req.Project, MaxProjectName)
 	}

@@ -34,8 +34,8 @@ func (n *normalizer) storage(req api.ClusterRequest, spec *api.ClusterSpec, path
 	for i, g := range spec.Groups {
 		at := join(pathOf(i), "stack")
 		switch {
-		case g.Stack == api.StackMetal && (len(spec.Volumes) > 0 || spec.Home.Kind != ""):
-			n.add(at, string(g.Stack), "members on the stack %q have the home of their cluster and no volumes; use the stack %q", g.Stack, api.StackContainer)
+		case g.Stack == api.StackMetal && (len(spec.Volumes) > 0 || spec.Home != (api.ClusterHome{})):
+			n.add(at, string(g.Stack), "members on the stack %q have the home of their cluster without a size, and no volumes; use the stack %q", g.Stack, api.StackContainer)
 		case g.Stack == api.StackVM && further:
 			n.add(at, string(g.Stack), "members on the stack %q have no volumes but a home yet; attach a volume at %s, or use the stack %q", g.Stack, homePath, api.StackContainer)
 		case g.Stack == api.StackVM && spec.Home.Kind == api.HomeNone:
@@ -53,8 +53,6 @@ func (n *normalizer) home(h api.ClusterHome) api.ClusterHome {
 		n.add("home.kind", h.Kind, "%q is no kind of home; %s", h.Kind, oneOf(h.Kind, kinds))
 	case h.Kind == api.HomeNone && sized:
 		n.add("home.size", h.Size.String(), "conflicts with the kind %q; omit one of them", h.Kind)
-	case h.Kind != api.HomeOfUser && sized:
-		n.add("home.size", h.Size.String(), "can't bound the home of a cluster itself; use the kind %q, or create a volume and attach it at %s", api.HomeOfUser, homePath)
 	case sized:
 		n.volumeSize("home.size", h.Size)
 	}
@@ -75,6 +73,9 @@ func (n *normalizer) volumes(req api.ClusterRequest) []api.VolumeAttachment {
 		v := &all[i]
 		at := fmt.Sprintf("volumes[%d]", i)
 		n.label(join(at, "name"), v.Name, MaxLabel)
+		if api.IsClusterHomeName(v.Name) {
+			n.add(join(at, "name"), v.Name, "%q is the home of a cluster, which no other cluster can have; copy its files, or make a volume of a snapshot of it", v.Name)
+		}
 		if api.IsHomeVolumeName(v.Name) {
 			n.add(join(at, "name"), v.Name, "%q is the name of a user's home; use home.kind %q to have your own", v.Name, api.HomeOfUser)
 		}

@@ -11,7 +11,7 @@ import (
 // serves no volumes to others.
 func volumePlace(find func(name string) *state.Volume, of func(node string) (phase api.NodePhase, unserved string), intent *api.ClusterIntent) api.VolumePlace {
 	var place api.VolumePlace
-	for _, asked := range api.VolumesOf(&intent.Spec, intent.User) {
+	for _, asked := range api.VolumesOf(intent) {
 		v := find(state.VolumeName(intent.Project, asked.Name))
 		switch {
 		case v == nil || v.Intent.UID == "":

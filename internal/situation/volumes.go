@@ -32,13 +32,28 @@ func Volumes(view *state.View, heard HeardVolumes, now time.Time) volumeplan.Sit
 		s.Nodes = append(s.Nodes, one)
 	}
 	// All assignments are looked through only when some volume is to go now.
-	if slices.ContainsFunc(view.Volumes, func(v *state.Volume) bool { return v.Intent.PurgeAt != nil && !now.Before(*v.Intent.PurgeAt) }) {
+	s.Ended = endedOwners(view)
+	if len(s.Ended) > 0 || slices.ContainsFunc(view.Volumes, func(v *state.Volume) bool { return v.Intent.PurgeAt != nil && !now.Before(*v.Intent.PurgeAt) }) {
 		s.Claimed = map[string]bool{}
 		for _, claim := range view.VolumeClaims() {
 			s.Claimed[claim.UID] = true
 		}
 	}
 	return s
+}
+
+// endedOwners returns the UIDs of clusters with homes of their own that have ended or are being deleted.
+func endedOwners(view *state.View) map[string]bool {
+	var ended map[string]bool
+	for _, v := range view.Volumes {
+		if view.EndedOwner(v) {
+			if ended == nil {
+				ended = map[string]bool{}
+			}
+			ended[v.Intent.ClusterUID] = true
+		}
+	}
+	return ended
 }
 
 // StoredVolumes returns what is stored of volumes as their planner sees it.

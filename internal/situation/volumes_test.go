@@ -55,6 +55,14 @@ func TestTheSituationOfVolumesIsWhatIsStoredAndFound(t *testing.T) {
 	if s := Volumes(view, findings{}, now); s.Claimed != nil {
 		t.Error("all assignments are looked through though no volume is to go")
 	}
+	view.Volumes[0].Intent.Cluster, view.Volumes[0].Intent.ClusterUID = "c1", "uc1"
+	if s := Volumes(view, findings{}, now); !s.Ended["uc1"] || !s.Claimed["u1"] {
+		t.Errorf("the home of a cluster that is gone: ended %v, claimed %v", s.Ended, s.Claimed)
+	}
+	view.Clusters = []*state.Cluster{{Intent: api.ClusterIntent{Name: "c1", UID: "uc1"}}}
+	if s := Volumes(view, findings{}, now); len(s.Ended) > 0 || s.Claimed != nil {
+		t.Errorf("the home of a cluster that is there: ended %v, claimed %v", s.Ended, s.Claimed)
+	}
 }
 
 func TestStorageInUseIsSizesAndWhatSnapshotsHold(t *testing.T) {

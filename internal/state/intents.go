@@ -19,6 +19,11 @@ import (
 // as both may not is ErrInUse or ErrAccess. It returns the revision of the commit, for
 // Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
+	return r.createCluster(ctx, in, api.VolumesOf(&in), noHome)
+}
+
+// createCluster stores the intent of a new cluster that asks for volumes which exist, and makes its home.
+func (r *Repo) createCluster(ctx context.Context, in api.ClusterIntent, asked []api.VolumeAttachment, home homeMaker) (int64, error) {
 	key := prefixIntent + in.Name
 	revision, err := r.createIn(ctx, in.Project, put(key, in), fmt.Sprintf("cluster %q", in.Name), func() ([]store.Cond, []store.Op, error) {
 		conds, ops, err := r.joins(ctx, &in)
@@ -29,8 +34,12 @@ func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, 
 		if err != nil {
 			return nil, nil, err
 		}
-		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, api.VolumesOf(&in.Spec, in.User))
-		return slices.Concat(conds, groupConds, volumeConds), slices.Concat(ops, groupOps, volumeOps), err
+		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, asked)
+		if err != nil {
+			return nil, nil, err
+		}
+		homeConds, homeOps, err := home(ctx)
+		return slices.Concat(conds, groupConds, volumeConds, homeConds), slices.Concat(ops, groupOps, volumeOps, homeOps), err
 	})
 	if err != nil {
 		return 0, err

@@ -185,7 +185,7 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, err
 		}
-		before, had, attached := put(key, in), api.SecurityGroupsOf(in.Spec.Groups), api.VolumesOf(&in.Spec, in.User)
+		before, had, attached := put(key, in), api.SecurityGroupsOf(in.Spec.Groups), api.VolumesOf(&in)
 		if err := change(&in); err != nil {
 			return none, 0, false, err
 		}
@@ -198,7 +198,7 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
 		}
-		more := slices.DeleteFunc(api.VolumesOf(&in.Spec, in.User), func(a api.VolumeAttachment) bool {
+		more := slices.DeleteFunc(api.VolumesOf(&in), func(a api.VolumeAttachment) bool {
 			return slices.ContainsFunc(attached, func(b api.VolumeAttachment) bool { return b.Name == a.Name && (!b.ReadOnly || a.ReadOnly) })
 		})
 		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, more)

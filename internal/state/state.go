@@ -43,6 +43,8 @@ var (
 	ErrPurging = errors.New("being purged")
 	// ErrAccess: a cluster asks to write to a volume that nobody may write to.
 	ErrAccess = errors.New("allows readers only")
+	// ErrOwned: the volume is the home of another cluster.
+	ErrOwned = errors.New("no other cluster can have it attached")
 	// ErrInUse: it can't go while something depends on it.
 	ErrInUse = errors.New("in use")
 	// ErrOtherMachine: a node of that name is known, and it is another machine.

@@ -96,7 +96,7 @@ func attachmentTo(in *api.ClusterIntent, vol *api.VolumeIntent) (api.VolumeAttac
 	if projectOr(in.Project) != projectOr(vol.Project) {
 		return api.VolumeAttachment{}, false
 	}
-	all := api.VolumesOf(&in.Spec, in.User)
+	all := api.VolumesOf(in)
 	i := slices.IndexFunc(all, func(a api.VolumeAttachment) bool { return a.Name == ownName(vol.Name) })
 	if i < 0 {
 		return api.VolumeAttachment{}, false

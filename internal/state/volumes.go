@@ -98,7 +98,7 @@ func (r *Repo) ChangeVolume(ctx context.Context, name, uid string, change Volume
 		if err := change(&v, others); err != nil {
 			return none, 0, err
 		}
-		if v.Name != was.Name || v.UID != was.UID || v.Project != was.Project || v.User != was.User || v.Home != was.Home ||
+		if v.Name != was.Name || v.UID != was.UID || v.Project != was.Project || v.User != was.User || v.Home != was.Home || v.Cluster != was.Cluster || v.ClusterUID != was.ClusterUID ||
 			v.Origin != was.Origin || !v.CreatedAt.Equal(was.CreatedAt) || v.DeleteRequestedAt != nil || v.PurgeAt != nil {
 			return none, 0, fmt.Errorf("volume %q: name, UID, project, user, origin and times of its intent can't be changed", ownName(name))
 		}
@@ -238,6 +238,9 @@ func (r *Repo) usesVolumes(ctx context.Context, in *api.ClusterIntent, asked []a
 			return nil, nil, err
 		} else if importing {
 			return nil, nil, fmt.Errorf("volume %q %w", a.Name, ErrImporting)
+		}
+		if err := ownedByOther(&v, in); err != nil {
+			return nil, nil, err
 		}
 		use, err := r.mayAttach(ctx, &v, in.Name, a.ReadOnly)
 		if err != nil {

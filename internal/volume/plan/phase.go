@@ -48,6 +48,8 @@ func (s *Situation) phase(v *Volume, n *Node, seen *volume.State) (api.VolumePha
 		return api.VolumePurging, s.purging(v, n, seen)
 	case v.Intent == nil:
 		return api.VolumeUnavailable, "it is stored in part only; restore a backup"
+	case s.ended(v):
+		return api.VolumeDeleted, s.endedText(v)
 	case v.Intent.DeleteRequestedAt != nil:
 		return api.VolumeDeleted, s.deleted(v)
 	case v.Record == nil:
@@ -124,6 +126,11 @@ func (s *Situation) deleted(v *Volume) string {
 	if at != nil && s.Now.Before(*at) {
 		return fmt.Sprintf("purged at %s; until then, 'nearmetal volume undelete %s' brings it back", at.UTC().Format(time.RFC3339), ownName(v.Intent.Name))
 	}
+	return s.purgedWhen(v)
+}
+
+// purgedWhen says what the purge of a volume waits for that is to go now.
+func (s *Situation) purgedWhen(v *Volume) string {
 	if v.Record == nil {
 		return "purged now"
 	}

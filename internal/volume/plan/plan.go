@@ -59,7 +59,9 @@ type Situation struct {
 	Nodes []Node
 	// Claimed are the UIDs of volumes that members have attached which are not proved clean, those in quarantine included.
 	Claimed map[string]bool
-	Now     time.Time
+	// Ended are the UIDs of clusters with homes of their own that have ended or are being deleted.
+	Ended map[string]bool
+	Now   time.Time
 }
 
 func (s *Situation) node(name string) *Node {
@@ -93,8 +95,9 @@ type Resize struct{ SizeBytes int64 }
 // NoteMade records that the node has the volume, whole.
 type NoteMade struct{}
 
-// Purge gives the room of a volume back. It can't be undone.
-type Purge struct{}
+// Purge gives the room of a volume back. It can't be undone. Cluster is the UID of the cluster that has ended, for its home; "" for a volume that was
+// deleted.
+type Purge struct{ Cluster string }
 
 // Forget removes all that is stored of a volume of which nothing is left.
 type Forget struct{}
@@ -154,6 +157,8 @@ func (s *Situation) planOne(v *Volume, rooms rooms) ([]Operation, time.Time) {
 		return nil, time.Time{}
 	case v.Intent == nil: // a record without an intent is no order to wipe anything
 		return nil, time.Time{}
+	case s.ended(v):
+		return s.planEnded(v), time.Time{}
 	case v.Intent.DeleteRequestedAt != nil:
 		return s.planDeleted(v)
 	case v.Record == nil:
@@ -175,7 +180,7 @@ func (s *Situation) planDeleted(v *Volume) ([]Operation, time.Time) {
 	if v.Record == nil { // nor will there be anything that a clone could begin as
 		return []Operation{Forget{}}, time.Time{}
 	}
-	if s.Claimed[v.UID()] || s.clonesOf(v.UID()) != nil || s.attached(v) {
+	if s.needed(v) {
 		return nil, time.Time{}
 	}
 	return []Operation{Purge{}}, time.Time{}

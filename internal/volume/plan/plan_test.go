@@ -48,6 +48,11 @@ func deleted(after time.Duration) func(*Volume) {
 	}
 }
 
+// homeOf makes a volume the home of a cluster; "over" has ended.
+func homeOf(cluster string) func(*Volume) {
+	return func(v *Volume) { v.Intent.Cluster, v.Intent.ClusterUID = "p.web", cluster }
+}
+
 func at(node string) func(*Volume) { return func(v *Volume) { v.Intent.Node = node } }
 func cloneOf(uid, snapshot string) func(*Volume) {
 	return func(v *Volume) { v.Intent.Origin = &api.VolumeOrigin{VolumeUID: uid, SnapshotUID: snapshot} }
@@ -188,10 +193,18 @@ func TestVolumesArePlannedFromTheSituation(t *testing.T) {
 		"that a node does not name a volume is no proof":                    {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20)), nil, "a", nil, 0},
 		"another node proves nothing":                                       {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20), node("n2", 20, purgedOn("a"))), nil, "a", nil, 0},
 		"a purge ends with its node":                                        {[]Volume{wanted("a", 4, deleted(0), on("n9", purging))}, nodesOf(node("n1", 20)), nil, "a", []Operation{Forget{}}, 0},
+		"the home of a cluster that ended is purged":                        {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", []Operation{Purge{Cluster: "over"}}, 0},
+		"the home of a cluster that is there stays":                         {[]Volume{wanted("a", 4, on("n1", made), homeOf("c"))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", nil, 0},
+		"a member of an ended cluster has its home":                         {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4))), []string{"a"}, "a", nil, 0},
+		"an ended cluster has access to its home":                           {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("over")))), nil, "a", nil, 0},
+		"an ended cluster's home is to be cloned":                           {[]Volume{wanted("a", 4, on("n1", made), homeOf("over")), wanted("c", 4, cloneOf("a", "s"))}, nodesOf(node("n1", 4, finds("a", 4))), nil, "a", nil, 0},
+		"an ended cluster's home without a node is over":                    {[]Volume{wanted("a", 4, homeOf("over"))}, nodesOf(node("n1", 20)), nil, "a", []Operation{Forget{}}, 0},
+		"an ended cluster's home on a silent node goes":                     {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, silent)), nil, "a", []Operation{Purge{Cluster: "over"}}, 0},
+		"a deleted home has no retention once its cluster ended":            {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", []Operation{Purge{Cluster: "over"}}, 0},
 		"an undeleted volume stays":                                         {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), nil, "a", nil, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := Situation{Volumes: test.volumes, Nodes: test.nodes, Claimed: map[string]bool{}, Now: now}
+			s := Situation{Volumes: test.volumes, Nodes: test.nodes, Claimed: map[string]bool{}, Ended: map[string]bool{"over": true}, Now: now}
 			for _, uid := range test.claimed {
 				s.Claimed[uid] = true
 			}
@@ -259,29 +272,31 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 			nodesOf(node("n1", 20, finds("a", 4, waits(volume.ImportState{Failure: "it is damaged"})))), "a",
 			api.VolumeImporting, "waits for a backup; the last one failed: it is damaged",
 		},
-		"imported, not noted": {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeImporting, ""},
-		"imported":            {[]Volume{wanted("a", 4, ofBackup, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"import, silent":      {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
-		"import, no node":     {[]Volume{wanted("a", 4, ofBackup)}, nodesOf(node("n1", 1)), "a", api.VolumePending, "no node has 4GiB left for volumes: node n1 has 1GiB of 1GiB left"},
-		"ready":               {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"ready, not noted":    {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"growing":             {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"waiting to grow":     {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
-		"shrinking":           {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
-		"too full to":         {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
-		"node away":           {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
-		"node gone":           {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
-		"lost":                {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
-		"lost with a disk":    {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
-		"incomplete":          {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
-		"restoring":           {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
-		"deleted":             {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
-		"deleted, a clone":    {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
-		"deleted, attached":   {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
-		"purging":             {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
-		"purging away":        {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
+		"imported, not noted":   {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeImporting, ""},
+		"imported":              {[]Volume{wanted("a", 4, ofBackup, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"import, silent":        {[]Volume{wanted("a", 4, ofBackup, on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeCreating, ""},
+		"import, no node":       {[]Volume{wanted("a", 4, ofBackup)}, nodesOf(node("n1", 1)), "a", api.VolumePending, "no node has 4GiB left for volumes: node n1 has 1GiB of 1GiB left"},
+		"ready":                 {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"ready, not noted":      {[]Volume{wanted("a", 4, on("n1"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"growing":               {[]Volume{wanted("a", 8, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"waiting to grow":       {[]Volume{wanted("a", 30, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, "waits to grow from 4GiB to 30GiB: node n1 has 16GiB left for volumes"},
+		"shrinking":             {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeReady, ""},
+		"too full to":           {[]Volume{wanted("a", 2, on("n1", made, holds(4)))}, nodesOf(node("n1", 20, finds("a", 4, says("it holds 3GiB")))), "a", api.VolumeReady, "it holds 3GiB"},
+		"node away":             {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, silent)), "a", api.VolumeUnavailable, "node n1 is not heard of"},
+		"node gone":             {[]Volume{wanted("a", 4, on("n9", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n9 is no node of the site any more"},
+		"lost":                  {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20)), "a", api.VolumeUnavailable, "node n1 has lost it: nothing of it is there; delete it with --now to give it up"},
+		"lost with a disk":      {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, broken)), "a", api.VolumeUnavailable, "node n1 has lost it: the disk is gone"},
+		"incomplete":            {[]Volume{wanted("a", 4, on("n1", made))}, nodesOf(node("n1", 20, finds("a", 4, incomplete))), "a", api.VolumeUnavailable, "its node found it incomplete"},
+		"restoring":             {[]Volume{wanted("a", 4, on("n1", made), func(v *Volume) { v.Intent.Restore = &api.VolumeRestoreIntent{SnapshotUID: "s", Number: 1} })}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeUnavailable, "it is being restored from a snapshot"},
+		"deleted":               {[]Volume{wanted("a", 4, on("n1", made), deleted(time.Hour))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "purged at 2026-03-04T06:06:07Z; until then, 'nearmetal volume undelete a' brings it back"},
+		"deleted, a clone":      {[]Volume{wanted("a", 4, on("n1", made), deleted(0)), wanted("c", 4, cloneOf("a", "s"), on("n1"))}, nodesOf(node("n1", 20)), "a", api.VolumeDeleted, `purged once volume "c", a clone of it, is made`},
+		"deleted, attached":     {[]Volume{wanted("a", 4, on("n1", made), deleted(0))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("c")))), "a", api.VolumeDeleted, "purged once no member has it attached"},
+		"purging":               {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumePurging, ""},
+		"purging away":          {[]Volume{wanted("a", 4, deleted(0), on("n1", purging))}, nodesOf(node("n1", 20, silent)), "a", api.VolumePurging, "node n1 is not heard of; it wipes the volume once it is back"},
+		"its cluster ended":     {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4))), "a", api.VolumeDeleted, "cluster web is deleted; purged now"},
+		"its cluster is ending": {[]Volume{wanted("a", 4, on("n1", made), homeOf("over"))}, nodesOf(node("n1", 20, finds("a", 4, attachedTo("over")))), "a", api.VolumeDeleted, "cluster web is deleted; purged once no member has it attached"},
 	} {
-		s := Situation{Volumes: test.volumes, Nodes: test.nodes, Now: now}
+		s := Situation{Volumes: test.volumes, Nodes: test.nodes, Ended: map[string]bool{"over": true}, Now: now}
 		got := Show(&s, test.uid)
 		if got.Phase != test.phase || got.Message != test.message {
 			t.Errorf("%s: got %s %q, want %s %q", what, got.Phase, got.Message, test.phase, test.message)
