@@ -95,6 +95,7 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 		t.Errorf("the volume of the backup holds %q, want the files of the first with the hash %s", got, sum)
 	}
 	s.must("cluster", "delete", "c4")
+	clusterHomeStep(t, s)
 
 	var volumes []api.VolumeStatus
 	s.mustJSON(&volumes, "volume", "list")

@@ -29,7 +29,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards, attachGuards,
-		securityGroupGuards, volumeRecordGuards,
+		securityGroupGuards, volumeRecordGuards, clusterHomeGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,
