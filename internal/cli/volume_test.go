@@ -45,7 +45,9 @@ func TestVolumesAreListedAndShown(t *testing.T) {
 	home := dataVolume(func(v *api.VolumeStatus) { v.Name, v.Home, v.User, v.Cluster = "clusterhome-u1", true, "ada", "c1" })
 	f.fixed("GET /v1/volumes/clusterhome-u1", home)
 	has(t, f.shell().run(t, "volume", "show", "clusterhome-u1"), 0, "Home:         of cluster c1, deleted with it\n", "Attached to:  c1 (read-only)\n")
-	ended := dataVolume(func(v *api.VolumeStatus) { v.Name, v.Cluster, v.Clusters, v.Phase = "clusterhome-u1", "c1", nil, api.VolumePurging })
+	ended := dataVolume(func(v *api.VolumeStatus) {
+		v.Name, v.Cluster, v.Clusters, v.Phase = "clusterhome-u1", "c1", nil, api.VolumePurging
+	})
 	f.fixed("GET /v1/volumes/ended", ended)
 	has(t, f.shell().run(t, "volume", "show", "ended"), 0, "Attached to:  c1 (deleted)\n")
 	has(t, f.shell().run(t, "volume", "show", "data"), 0, "Phase:        ready\n", "Files:        3 of 655360\n", "monday    yes    512MiB")
