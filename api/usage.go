@@ -14,6 +14,10 @@ const (
 	SpanCleaning  SpanKind = "cleaning"  // released, until it was confirmed clean: the site's own, quarantine included
 )
 
+// SpanStorage is the room of a volume on its node, from the decision about its size to the next, or to the end of its purge. It is no part of a node's
+// capacity of cores.
+const SpanStorage SpanKind = "storage"
+
 // UsageSpan is a number of like assignments of a cluster on one node over the same time. It is written in the commit that ends it.
 type UsageSpan struct {
 	Kind SpanKind  `json:"kind"`
@@ -26,19 +30,25 @@ type UsageSpan struct {
 	MemoryBytes int64 `json:"memory_bytes"`
 	// DiskBytes are the sizes of private disks.
 	DiskBytes int64 `json:"disk_bytes,omitempty"`
+	// StorageBytes is the size of a volume.
+	StorageBytes int64 `json:"storage_bytes,omitempty"`
 	// Devices are the amounts of counters of devices, by class and counter, such as "gpu/slices".
 	Devices map[string]int64 `json:"devices,omitempty"`
 }
 
-// UsageRecord is the spans of a cluster that ended with one commit; immutable.
+// UsageRecord is the spans of a cluster, or of a volume, that ended with one commit; immutable.
 type UsageRecord struct {
-	// Seq counts the records of the cluster, 1 for the first.
-	Seq     int64       `json:"seq"`
-	UID     string      `json:"uid"`
-	Cluster string      `json:"cluster"`
-	Project string      `json:"project"`
-	User    string      `json:"user"`
-	Spans   []UsageSpan `json:"spans"`
+	// Seq counts the records of the cluster, 1 for the first. That of a volume's record is the generation that ended its spans.
+	Seq int64  `json:"seq"`
+	UID string `json:"uid"`
+	// Cluster is the cluster's name; for a volume that of the cluster of which it is the home, "" for other volumes.
+	Cluster string `json:"cluster"`
+	Project string `json:"project"`
+	User    string `json:"user"`
+	// Volume is the name of the volume among all that the record is of, and ClusterUID the UID of the cluster of which that is the home.
+	Volume     string      `json:"volume,omitempty"`
+	ClusterUID string      `json:"cluster_uid,omitempty"`
+	Spans      []UsageSpan `json:"spans"`
 }
 
 // NodeSpan is the offer of a node over a time in which neither its capacity nor its being up or down changed.
@@ -67,6 +77,8 @@ type Amount struct {
 	// DeviceSeconds are amounts of counters of devices over time, by class and counter: a GPU of 7 slices that was held whole for a minute
 	// comes to 420 of "gpu/slices".
 	DeviceSeconds map[string]float64 `json:"device_seconds,omitempty"`
+	// StorageByteSeconds are sizes of volumes over time. They are in rows, and not in the capacity of the site.
+	StorageByteSeconds float64 `json:"storage_byte_seconds,omitempty"`
 }
 
 // Plus returns the sum.
@@ -74,7 +86,7 @@ func (a Amount) Plus(b Amount) Amount {
 	return Amount{
 		NodeSeconds: a.NodeSeconds + b.NodeSeconds, MemberSeconds: a.MemberSeconds + b.MemberSeconds,
 		CoreSeconds: a.CoreSeconds + b.CoreSeconds, MemoryByteSeconds: a.MemoryByteSeconds + b.MemoryByteSeconds,
-		DeviceSeconds: plusDevices(a.DeviceSeconds, b.DeviceSeconds),
+		DeviceSeconds: plusDevices(a.DeviceSeconds, b.DeviceSeconds), StorageByteSeconds: a.StorageByteSeconds + b.StorageByteSeconds,
 	}
 }
 
@@ -92,7 +104,8 @@ func plusDevices(a, b map[string]float64) map[string]float64 {
 
 // IsZero reports whether nothing was used.
 func (a Amount) IsZero() bool {
-	return a.NodeSeconds == 0 && a.MemberSeconds == 0 && a.CoreSeconds == 0 && a.MemoryByteSeconds == 0 && len(a.DeviceSeconds) == 0
+	return a.NodeSeconds == 0 && a.MemberSeconds == 0 && a.CoreSeconds == 0 && a.MemoryByteSeconds == 0 && a.StorageByteSeconds == 0 &&
+		len(a.DeviceSeconds) == 0
 }
 
 // UsageRow is the use of one cluster, user or project, or of all, in one period.

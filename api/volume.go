@@ -114,6 +114,8 @@ type VolumeRecord struct {
 	Node string `json:"node"`
 	// SizeBytes is the room that it holds on its node. It follows the intent when it grows, and the node when it has shrunk.
 	SizeBytes int64 `json:"size_bytes"`
+	// HeldSince is when it was decided that it holds that much; zero in a record of an older version.
+	HeldSince time.Time `json:"held_since,omitzero"`
 	// Generation is new with each decision about the volume; nodes reject an older one.
 	Generation int64 `json:"generation"`
 	// Made is set for good once its node has reported it whole. A node that lacks a volume which was made has lost it, and must not make an empty one

@@ -312,7 +312,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			v := s.Cache.View().VolumeNamed("gone")
 			rec := *v.Record
 			rec.Generation, rec.Purging = 2, true
-			if _, err := s.Leader.CommitVolume(t.Context(), v, rec); err != nil {
+			if _, err := s.Leader.CommitVolume(t.Context(), v, rec, nil); err != nil {
 				t.Fatal(err)
 			}
 			return send(t, s, request{method: "POST", path: "/v1/volumes/gone/undelete"})

@@ -113,7 +113,7 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	step(func() {
 		reach(s.repo.CreateVolume(ctx, api.VolumeIntent{Name: "data", UID: "uv"}, func([]api.VolumeIntent) error { return nil }))
 	}, "put volume uv")
-	step(func() { reach(s.leader.ForgetVolume(ctx, s.cache.View().Volume("uv"))) }, "delete volume uv")
+	step(func() { reach(s.leader.ForgetVolume(ctx, s.cache.View().Volume("uv"), nil)) }, "delete volume uv")
 	step(func() {
 		reach(s.repo.AllocateAddress(ctx, api.FloatingAddress{Address: netip.MustParseAddr("192.0.2.1")}, func([]api.FloatingAddress) error { return nil }))
 	}, "put address 192.0.2.1")

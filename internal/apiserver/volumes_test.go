@@ -185,7 +185,7 @@ func TestADeletedVolumeIsKeptAndCanBeUndeleted(t *testing.T) {
 	stored := s.Cache.View().VolumeNamed("data")
 	rec := *stored.Record
 	rec.Generation, rec.Purging = 2, true
-	if _, err := s.Leader.CommitVolume(t.Context(), stored, rec); err != nil {
+	if _, err := s.Leader.CommitVolume(t.Context(), stored, rec, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.UndeleteVolume(t.Context(), "data"); !client.HasCode(err, "volume_purging") {

@@ -222,6 +222,7 @@ func TestUsageIsShownInHoursAndTheSitesAddsUp(t *testing.T) {
 	end := t0.Add(24 * time.Hour)
 	gpus := hours(0.5)
 	gpus.DeviceSeconds = map[string]float64{"nic/vf": 1800, "gpu/slices": 7 * 3600}
+	gpus.StorageByteSeconds = 2 * 3600 * (1 << 30)
 	report := api.UsageReport{
 		Rows: []api.UsageRow{
 			{From: t0, To: end, Project: "default", User: "ada", Amount: hours(12)},
@@ -239,7 +240,7 @@ func TestUsageIsShownInHoursAndTheSitesAddsUp(t *testing.T) {
 		return report
 	})
 	texts := f.script("usage --by user", "usage --by project --period day", "usage -o json", "usage -o csv")
-	report.Rows = report.Rows[:1] // without devices
+	report.Rows = report.Rows[:1] // without devices and volumes
 	golden(t, "usage", texts+f.script("usage"))
 	f.mu.Lock()
 	f.asked = nil

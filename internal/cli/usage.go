@@ -46,6 +46,7 @@ func (a *app) usageCommand() *cobra.Command {
 		Use: "usage", Short: "Show usage by cluster, user or project", Args: noArgs,
 		Long: `Show usage by cluster, user or project: what clusters held, from the decision to place a member to its release. Times are RFC 3339 moments, dates
 (their beginning, local time), or how long ago something was (24h, 7d). A node-hour is a whole node for an hour, or its cores' worth.
+Storage-GiB-hours are the sizes of volumes, from the decision about a size to the next, or until the volume is wiped; snapshots are not in them.
 Device-hours are in units of each counter of devices: a GPU of 7 slices that is held whole for an hour comes to 7 of gpu/slices.
 
 Administrators also see where the site's capacity went. Every core-hour is in exactly one column, and the sum is shown: capacity = allocated +
@@ -145,7 +146,12 @@ func (a *app) periodText(from, to time.Time, period string) string {
 // printUsage writes a report for people: hours in place of seconds.
 func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuery) {
 	columns := map[string][]string{"cluster": {"PROJECT", "USER", "CLUSTER"}, "user": {"PROJECT", "USER"}, "project": {"PROJECT"}}[q.By]
-	units := []string{"CORE-HOURS", "NODE-HOURS", "MEMBER-HOURS", "GIB-HOURS", "DEVICE-HOURS"}
+	units := []string{"CORE-HOURS", "NODE-HOURS", "MEMBER-HOURS", "GIB-HOURS", "STORAGE-GIB-HOURS", "DEVICE-HOURS"}
+	texts := amountTexts
+	if !slices.ContainsFunc(report.Rows, func(r api.UsageRow) bool { return r.StorageByteSeconds > 0 }) {
+		units = slices.Delete(units, 4, 5)
+		texts = func(m api.Amount) []string { return slices.Delete(amountTexts(m), 4, 5) }
+	}
 	if !slices.ContainsFunc(report.Rows, func(r api.UsageRow) bool { return len(r.DeviceSeconds) > 0 }) {
 		units = units[:len(units)-1]
 	}
@@ -153,11 +159,11 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 	var sum api.Amount
 	for _, r := range report.Rows {
 		whose := []string{r.Project, r.User, r.Cluster}[:len(columns)]
-		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), amountTexts(r.Amount)[:len(units)]...)...)
+		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), texts(r.Amount)[:len(units)]...)...)
 		sum = sum.Plus(r.Amount)
 	}
 	if len(report.Rows) > 1 {
-		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), amountTexts(sum)[:len(units)]...)...)
+		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), texts(sum)[:len(units)]...)...)
 	}
 	t.flush()
 	if len(report.Site) == 0 {
@@ -188,7 +194,7 @@ func sumText(capacity, total api.Amount) string {
 
 // amountTexts are the quantities of a row, in the order of the columns.
 func amountTexts(m api.Amount) []string {
-	return []string{coreHours(m), hours(m.NodeSeconds), hours(m.MemberSeconds), hours(m.MemoryByteSeconds / (1 << 30)), deviceHours(m)}
+	return []string{coreHours(m), hours(m.NodeSeconds), hours(m.MemberSeconds), hours(m.MemoryByteSeconds / (1 << 30)), hours(m.StorageByteSeconds / (1 << 30)), deviceHours(m)}
 }
 
 // deviceHours lists counters of devices, each with its hours.

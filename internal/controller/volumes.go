@@ -39,13 +39,13 @@ func (p *pass) volumes(ctx context.Context) error {
 // volume makes the decision about one volume true.
 func (p *pass) volume(ctx context.Context, d plan.Decision) error {
 	v := p.view.Volume(d.UID)
-	change, err := decision.ApplyVolume(&v.Intent, v.Record, d.Operations)
+	change, err := decision.ApplyVolume(&v.Intent, v.Record, d.Operations, p.now)
 	if err != nil {
 		return fmt.Errorf("volume %q: %w", v.Name(), err)
 	}
-	write := func() (int64, error) { return p.writer.CommitVolume(ctx, v, change.Record) }
+	write := func() (int64, error) { return p.writer.CommitVolume(ctx, v, change.Record, change.Usage) }
 	if change.Forget {
-		write = func() (int64, error) { return p.writer.ForgetVolume(ctx, v) }
+		write = func() (int64, error) { return p.writer.ForgetVolume(ctx, v, change.Usage) }
 	}
 	revision, err := write()
 	switch {

@@ -3,6 +3,7 @@ package decision
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/volume/plan"
@@ -14,11 +15,13 @@ type VolumeChange struct {
 	Record api.VolumeRecord
 	// Forget removes the volume instead.
 	Forget bool
+	// Usage is the use that ends with the commit; nil: none.
+	Usage *api.UsageRecord
 }
 
 // ApplyVolume turns operations on a volume into what one commit writes. record is nil before the first decision. The generation is new with each.
-// Operations that contradict the record, or each other, are an error, and nothing is to be written.
-func ApplyVolume(intent *api.VolumeIntent, record *api.VolumeRecord, ops []plan.Operation) (VolumeChange, error) {
+// What it held until now is written down with the commit that changes it. Operations that contradict the record, or each other, are an error, and nothing is to be written.
+func ApplyVolume(intent *api.VolumeIntent, record *api.VolumeRecord, ops []plan.Operation, now time.Time) (VolumeChange, error) {
 	var c VolumeChange
 	if record != nil {
 		c.Record = *record
@@ -51,6 +54,7 @@ func ApplyVolume(intent *api.VolumeIntent, record *api.VolumeRecord, ops []plan.
 		}
 	}
 	c.Record.Generation++
+	c.holdStorage(intent, record, now)
 	return c, nil
 }
 

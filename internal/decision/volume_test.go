@@ -23,9 +23,9 @@ func TestAVolumesRecordChangesByItsOperationsOnly(t *testing.T) {
 		forget bool
 		fails  bool
 	}{
-		"a new volume is placed":             {live, nil, []plan.Operation{plan.Place{Node: "n1", SizeBytes: 10}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 1}, false, false},
+		"a new volume is placed":             {live, nil, []plan.Operation{plan.Place{Node: "n1", SizeBytes: 10}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, HeldSince: at, Generation: 1}, false, false},
 		"a volume is placed twice":           {live, on, []plan.Operation{plan.Place{Node: "n2", SizeBytes: 10}}, api.VolumeRecord{}, false, true},
-		"a volume is made and grows":         {live, on, []plan.Operation{plan.NoteMade{}, plan.Resize{SizeBytes: 20}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 20, Generation: 4, Made: true}, false, false},
+		"a volume is made and grows":         {live, on, []plan.Operation{plan.NoteMade{}, plan.Resize{SizeBytes: 20}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 20, HeldSince: at, Generation: 4, Made: true}, false, false},
 		"a volume without a node grows":      {live, nil, []plan.Operation{plan.Resize{SizeBytes: 20}}, api.VolumeRecord{}, false, true},
 		"a deleted volume is purged":         {deleted, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 4, Purging: true}, false, false},
 		"a volume that is wanted is purged":  {live, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{}, false, true},
@@ -33,11 +33,11 @@ func TestAVolumesRecordChangesByItsOperationsOnly(t *testing.T) {
 		"a home goes with another cluster":   {home, on, []plan.Operation{plan.Purge{Cluster: "uc2"}}, api.VolumeRecord{}, false, true},
 		"a home goes without its cluster":    {home, on, []plan.Operation{plan.Purge{}}, api.VolumeRecord{}, false, true},
 		"a volume goes with a cluster":       {live, on, []plan.Operation{plan.Purge{Cluster: "uc1"}}, api.VolumeRecord{}, false, true},
-		"a purged volume is forgotten":       {deleted, purging, []plan.Operation{plan.Forget{}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, Generation: 4, Purging: true}, true, false},
+		"a purged volume is forgotten":       {deleted, purging, []plan.Operation{plan.Forget{}}, api.VolumeRecord{UID: "u1", Name: "data", Node: "n1", SizeBytes: 10, HeldSince: at, Generation: 4, Purging: true}, true, false},
 		"a volume without node is forgotten": {deleted, nil, []plan.Operation{plan.Forget{}}, api.VolumeRecord{Generation: 1}, true, false},
 		"what may hold data is forgotten":    {deleted, on, []plan.Operation{plan.Forget{}}, api.VolumeRecord{}, false, true},
 	} {
-		got, err := ApplyVolume(test.intent, test.record, test.ops)
+		got, err := ApplyVolume(test.intent, test.record, test.ops, at)
 		if (err != nil) != test.fails {
 			t.Errorf("%s: %v, want an error: %t", what, err, test.fails)
 		}

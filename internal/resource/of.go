@@ -79,7 +79,7 @@ func (a Amounts) AddTo(s *api.UsageSpan) {
 // OfSpan returns what was held throughout a span.
 func OfSpan(s *api.UsageSpan) Amounts {
 	return Amounts{Vector{
-		Members: least(int64(s.Members)), Cores: least(int64(s.Cores)), Memory: least(s.MemoryBytes), Disk: least(s.DiskBytes),
+		Members: least(int64(s.Members)), Cores: least(int64(s.Cores)), Memory: least(s.MemoryBytes), Disk: least(s.DiskBytes), Storage: least(s.StorageBytes),
 	}, s.Devices}
 }
 

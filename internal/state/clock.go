@@ -47,6 +47,11 @@ func (v *View) NewestTime() time.Time {
 			see(m.Record.Boot.DecidedAt)
 		}
 	}
+	for _, vol := range v.Volumes {
+		if vol.Record != nil {
+			see(vol.Record.HeldSince)
+		}
+	}
 	see(v.UsedUntil)
 	for _, s := range v.NodeSpans {
 		see(s.From)

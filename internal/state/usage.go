@@ -137,7 +137,7 @@ func (l *Leader) prune(ctx context.Context, ops []store.Op, what string) (int, e
 // UsageInput is everything the totals of usage depend on, at a time. Its records are read from the store as they are gone through.
 func (c *Cache) UsageInput(ctx context.Context, now time.Time) usage.Input {
 	v := c.View()
-	return usage.Input{Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Nodes: v.NodeSpans}
+	return usage.Input{Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Volumes: v.HeldStorage(), Nodes: v.NodeSpans}
 }
 
 // usageRecords yields the usage records that were stored by a revision. What ended later is still open as of that, and would count twice.
@@ -153,6 +153,17 @@ func (r *Repo) usageRecords(ctx context.Context, revision int64) iter.Seq2[*api.
 			}
 		}
 	}
+}
+
+// HeldStorage returns the volumes that hold room now. Volumes that an older version placed say since when only after a change of their size.
+func (v *View) HeldStorage() []usage.Held {
+	var all []usage.Held
+	for _, vol := range v.Volumes {
+		if r := vol.Record; r != nil && !r.HeldSince.IsZero() {
+			all = append(all, usage.Held{Volume: &vol.Intent, Record: r})
+		}
+	}
+	return all
 }
 
 // Open yields every assignment that still holds its room, and those of quarantines.

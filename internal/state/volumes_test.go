@@ -36,7 +36,7 @@ func anyVolume([]api.VolumeIntent) error { return nil }
 // placed gives a volume a record on a node.
 func (w *world) placed(uid, node string) {
 	v := w.cache.View().Volume(uid)
-	w.reach(w.leader.CommitVolume(w.Context(), v, api.VolumeRecord{UID: uid, Name: v.Name(), Node: node, SizeBytes: v.Intent.SizeBytes, Generation: 1}))
+	w.reach(w.leader.CommitVolume(w.Context(), v, api.VolumeRecord{UID: uid, Name: v.Name(), Node: node, SizeBytes: v.Intent.SizeBytes, Generation: 1}, nil))
 }
 
 // deletes deletes a volume of the default project, to be purged an hour later.
@@ -293,7 +293,7 @@ func TestAnUndeletionAndAPurgeDoNotPassEachOther(t *testing.T) {
 			rec := *v.Record
 			rec.Generation++
 			rec.Purging = true
-			return w.leader.CommitVolume(ctx, v, rec)
+			return w.leader.CommitVolume(ctx, v, rec, nil)
 		}
 		undelete := func() (int64, error) {
 			_, revision, err := w.repo.UndeleteVolume(ctx, "data", "")
@@ -343,10 +343,10 @@ func TestARecordOfAVolumeOnlyGoesForward(t *testing.T) {
 	w.placed("volume-data", "n1")
 	purging := api.VolumeRecord{UID: "volume-data", Name: "data", Node: "n1", Generation: 2, Purging: true}
 	first := w.cache.View().Volume("volume-data")
-	if _, err := w.leader.ForgetVolume(ctx, first); err == nil {
+	if _, err := w.leader.ForgetVolume(ctx, first, nil); err == nil {
 		t.Error("a volume is forgotten that may hold something")
 	}
-	w.reach(w.leader.CommitVolume(ctx, first, purging))
+	w.reach(w.leader.CommitVolume(ctx, first, purging, nil))
 	for what, change := range map[string]func(*api.VolumeRecord){
 		"an old generation": func(r *api.VolumeRecord) { r.Generation = 2 },
 		"another node":      func(r *api.VolumeRecord) { r.Node = "n2" },
@@ -356,14 +356,14 @@ func TestARecordOfAVolumeOnlyGoesForward(t *testing.T) {
 		rec := purging
 		rec.Generation = 3
 		change(&rec)
-		if _, err := w.leader.CommitVolume(ctx, w.cache.View().Volume("volume-data"), rec); err == nil {
+		if _, err := w.leader.CommitVolume(ctx, w.cache.View().Volume("volume-data"), rec, nil); err == nil {
 			t.Errorf("%s is written", what)
 		}
 	}
-	if _, err := w.leader.ForgetVolume(ctx, first); err == nil {
+	if _, err := w.leader.ForgetVolume(ctx, first, nil); err == nil {
 		t.Error("a volume is forgotten as it was before")
 	}
-	w.reach(w.leader.ForgetVolume(ctx, w.cache.View().Volume("volume-data")))
+	w.reach(w.leader.ForgetVolume(ctx, w.cache.View().Volume("volume-data"), nil))
 	if all := w.cache.View().Volumes; len(all) != 0 {
 		t.Errorf("a forgotten volume is %+v", all[0])
 	}
@@ -390,7 +390,7 @@ func TestProjectsAndNodesWithVolumesStay(t *testing.T) {
 	}
 	w.reach(w.deletes("physics.data"))
 	v := w.cache.View().Volume("volume-physics.data")
-	w.reach(w.leader.CommitVolume(ctx, v, api.VolumeRecord{UID: v.UID(), Name: v.Name(), Node: "n1", Generation: 2, Purging: true}))
+	w.reach(w.leader.CommitVolume(ctx, v, api.VolumeRecord{UID: v.UID(), Name: v.Name(), Node: "n1", Generation: 2, Purging: true}, nil))
 	w.reach(w.repo.ForgetNode(ctx, w.cache.View(), "n1"))
 }
 

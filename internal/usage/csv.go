@@ -12,17 +12,20 @@ import (
 )
 
 // CSV renders rows as a table (RFC 4180): a header whose names carry the units, then a record for each row. Each counter of devices that
-// any row has used is a column behind the others.
+// any row has used is a column behind the others, and then comes storage.
 func CSV(rows []api.UsageRow) ([]byte, error) {
 	devices := map[string]bool{}
 	for i := range rows {
 		note(devices, rows[i].Amount)
 	}
 	counters := slices.Sorted(maps.Keys(devices))
-	records := [][]string{append([]string{"from", "to", "project", "user", "cluster", "uid"}, units("", counters)...)}
+	header := append([]string{"from", "to", "project", "user", "cluster", "uid"}, units("", counters)...)
+	records := [][]string{append(header, "storage_byte_seconds")}
 	for i := range rows {
 		r := &rows[i]
 		records = append(records, append([]string{text(r.From), text(r.To), r.Project, plain(r.User), r.Cluster, r.UID}, numbers(r.Amount, counters)...))
+		last := &records[len(records)-1]
+		*last = append(*last, strconv.FormatFloat(r.StorageByteSeconds, 'f', -1, 64))
 	}
 	return table(records)
 }

@@ -55,7 +55,7 @@ func (a *amount) seconds() api.Amount {
 	nodeSeconds, _ := nodes.Float64()
 	amount := api.Amount{
 		NodeSeconds: nodeSeconds, MemberSeconds: a.use.Of(resource.Members).Seconds(), CoreSeconds: a.use.Of(resource.Cores).Seconds(),
-		MemoryByteSeconds: a.use.Of(resource.Memory).Seconds(),
+		MemoryByteSeconds: a.use.Of(resource.Memory).Seconds(), StorageByteSeconds: a.use.Of(resource.Storage).Seconds(),
 	}
 	for counter, use := range a.use.Devices() {
 		if amount.DeviceSeconds == nil {

@@ -98,7 +98,7 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 		if length <= 1+(end-begin)/mostParts {
 			limit = math.MaxInt
 		}
-		nodes, err := timelines(in, at, min(at+length, end), limit)
+		nodes, storage, err := timelines(in, at, min(at+length, end), limit)
 		if errors.Is(err, errTooMany) {
 			length = (length + 1) / 2
 			continue
@@ -107,6 +107,7 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 			return nil, err
 		}
 		sums.addNodes(nodes, bounds, in, by)
+		sums.addStorage(storage, bounds, in, by)
 		at += length
 	}
 	return sums, nil

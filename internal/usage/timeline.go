@@ -36,9 +36,10 @@ type timeline struct {
 // errTooMany: more stretches than asked for lie between two times.
 var errTooMany = errors.New("too many stretches of use")
 
-// timelines sorts the input by nodes, clipped to a time. More than limit stretches of records are errTooMany.
-func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, error) {
+// timelines sorts the input by nodes, clipped to a time, and what volumes held beside it. More than limit stretches of records are errTooMany.
+func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, []held, error) {
 	nodes := map[string]*timeline{}
+	var storage []held
 	found := 0
 	of := func(name string) *timeline {
 		if nodes[name] == nil {
@@ -51,17 +52,20 @@ func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, erro
 		if st.from >= st.to {
 			return true
 		}
-		switch n := of(s.Node); s.Kind {
+		switch s.Kind {
+		case api.SpanStorage:
+			st.amounts = storageOnly(s)
+			storage = append(storage, held{st, o})
 		case api.SpanAllocated:
-			n.allocated = append(n.allocated, held{st, o})
+			of(s.Node).allocated = append(of(s.Node).allocated, held{st, o})
 		default:
-			n.cleaning = append(n.cleaning, st)
+			of(s.Node).cleaning = append(of(s.Node).cleaning, st)
 		}
 		found++
 		return found <= limit
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, s := range in.Nodes {
 		end := to
@@ -77,7 +81,7 @@ func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, erro
 			n.up = append(n.up, st)
 		}
 	}
-	return nodes, nil
+	return nodes, storage, nil
 }
 
 // spans yields all use, ended or not; what goes on ends now. When it is told to stop, that is errTooMany.
@@ -95,6 +99,9 @@ func (in *Input) spans(yield func(*owner, *api.UsageSpan) bool) error {
 			return errTooMany
 		}
 	}
+	if !in.storage(yield) {
+		return errTooMany
+	}
 	if in.Records == nil {
 		return nil
 	}
@@ -102,7 +109,7 @@ func (in *Input) spans(yield func(*owner, *api.UsageSpan) bool) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrRecords, err)
 		}
-		o := owner{project: orDefault(r.Project), user: r.User, cluster: r.Cluster, uid: r.UID}
+		o := ownerOf(r)
 		for i := range r.Spans {
 			if !yield(&o, &r.Spans[i]) {
 				return errTooMany

@@ -21,6 +21,12 @@ type Open struct {
 	ReleasedAt *time.Time
 }
 
+// Held is a volume that holds room now. Of one without an intent, the name says the project.
+type Held struct {
+	Volume *api.VolumeIntent
+	Record *api.VolumeRecord
+}
+
 // Input is everything totals depend on.
 type Input struct {
 	// Project limits the rows of a report to those of a project; "": all.
@@ -31,6 +37,7 @@ type Input struct {
 	// Records may be many: they are gone through, more than once if need be, and not kept. nil: there are none.
 	Records iter.Seq2[*api.UsageRecord, error]
 	Open    []Open
+	Volumes []Held
 	// Nodes are all node spans, the present ones included.
 	Nodes []*api.NodeSpan
 
@@ -39,7 +46,7 @@ type Input struct {
 
 // counts reports whether use is among what the rows of a report are of.
 func (in *Input) counts(o *owner) bool {
-	return (in.Project == "" || o.project == in.Project) && (in.Cluster == nil || in.Cluster(o.cluster))
+	return (in.Project == "" || o.project == in.Project) && (in.Cluster == nil || o.cluster != "" && in.Cluster(o.cluster))
 }
 
 // ErrRecords: the records could not be read; nothing is wrong with what was asked for.

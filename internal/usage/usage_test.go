@@ -488,8 +488,8 @@ func TestTablesCarryTheirUnitsInTheHeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "from,to,project,user,cluster,uid,node_seconds,member_seconds,core_seconds,memory_byte_seconds,gpu/slices_seconds\n" +
-		"2026-03-30T00:00:00Z,2026-03-30T01:00:00Z,physics,\"'=cmd|\"\"x\"\", y\",,,1800,7200,7200,7372800,25200\n"
+	want := "from,to,project,user,cluster,uid,node_seconds,member_seconds,core_seconds,memory_byte_seconds,gpu/slices_seconds,storage_byte_seconds\n" +
+		"2026-03-30T00:00:00Z,2026-03-30T01:00:00Z,physics,\"'=cmd|\"\"x\"\", y\",,,1800,7200,7200,7372800,25200,0\n"
 	if string(rows) != want {
 		t.Errorf("got\n%s\nwant\n%s", rows, want)
 	}

@@ -41,7 +41,7 @@ func (s *Site) placed(full, node string, made bool) *state.Volume {
 	if v.Record != nil {
 		rec.Generation = v.Record.Generation + 1
 	}
-	revision, err := s.Leader.CommitVolume(context.Background(), v, rec)
+	revision, err := s.Leader.CommitVolume(context.Background(), v, rec, nil)
 	must(s.t, err)
 	s.reach(revision)
 	return v
