@@ -185,6 +185,7 @@ func (w *world) checkNothingStored(m *mirror) {
 	if len(m.chunks)+len(m.quarantines) > 0 {
 		w.fail("end", "%v and %v are never removed", slices.Sorted(maps.Keys(m.chunks)), slices.Sorted(maps.Keys(m.quarantines)))
 	}
+	w.checkNoHomes(m)
 	if len(m.addresses.now) > 0 {
 		w.fail("end", "addresses %v are never released", slices.Collect(maps.Keys(m.addresses.now)))
 	}

@@ -109,6 +109,10 @@ func (m *mirror) after(in *api.ClusterIntent, at time.Time) {
 
 // usageWritten adds a record to what is compared.
 func (m *mirror) usageWritten(r *api.UsageRecord) {
+	if r.Volume != "" {
+		m.storageWritten(r)
+		return
+	}
 	a := m.account(r.UID)
 	for _, s := range r.Spans {
 		a.recorded[s.Kind] += int64(s.Cores) * int64(s.To.Sub(s.From))
@@ -129,8 +133,9 @@ func (w *world) checkReport() {
 	truth, members := map[api.SpanKind]float64{}, 0.0
 	owed, devices, deviceOwed := map[string]float64{}, map[deviceSpan]float64{}, map[string]map[string]float64{}
 	var in usage.Input
-	capacity := 0.0
+	capacity, storage, storageSeen := 0.0, 0.0, 0.0
 	w.read(func(m *mirror) {
+		storage = m.storageUntil(now)
 		for uid, a := range m.ledger {
 			for _, kind := range spanKinds {
 				truth[kind] += (float64(a.total[kind]) + float64(a.rate[kind])*float64(now.Sub(a.at))) / float64(time.Second)
@@ -189,12 +194,14 @@ func (w *world) checkReport() {
 	}
 	for _, row := range report.Rows {
 		same("the use of "+row.Cluster, row.CoreSeconds, owed[row.UID])
+		storageSeen += row.StorageByteSeconds
 		for counter, want := range deviceOwed[row.UID] {
 			same("the use of "+counter+" by "+row.Cluster, row.DeviceSeconds[counter], want)
 		}
 		delete(deviceOwed, row.UID)
 		delete(owed, row.UID)
 	}
+	same("storage", storageSeen, storage)
 	for uid, left := range owed {
 		same("the use of "+uid+", which is not in it,", 0, left)
 	}

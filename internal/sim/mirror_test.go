@@ -73,6 +73,13 @@ type mirror struct {
 	// volumes are the records of volumes, gone the UIDs of those that were forgotten.
 	volumes map[string]*api.VolumeRecord
 	gone    map[string]bool
+	// homes are the volumes that are homes of clusters, by name; homesBegun those that the present commit made.
+	homes      map[string]*api.VolumeIntent
+	homesBegun []*api.VolumeIntent
+	// storage is what volumes held, by UID; at is the time of the present commit, which touched storageTouched.
+	storage        map[string]*stored
+	storageTouched []string
+	at             time.Time
 }
 
 // onNode is what a cluster has on a node.
@@ -89,7 +96,7 @@ func newMirror(w *world) *mirror {
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
 		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, saved: map[string]bool{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
-		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(), volumes: map[string]*api.VolumeRecord{}, gone: map[string]bool{},
+		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(), volumes: map[string]*api.VolumeRecord{}, gone: map[string]bool{}, homes: map[string]*api.VolumeIntent{}, storage: map[string]*stored{},
 	}
 }
 
@@ -102,7 +109,7 @@ func (w *world) read(look func(*mirror)) {
 
 // apply takes in a commit that has become true, and checks what it says.
 func (m *mirror) apply(c commit, revision int64) {
-	m.revision, m.term = revision, c.term
+	m.revision, m.term, m.at = revision, c.term, c.at
 	touched := m.touchedBy(c.ops)
 	for _, name := range touched {
 		m.before(m.clusters[name].intent, c.at)
@@ -115,6 +122,8 @@ func (m *mirror) apply(c commit, revision int64) {
 		m.forgive(op)
 		m.put(op)
 	}
+	m.checkHomesBegun()
+	m.checkStorage()
 	for _, name := range touched {
 		if in := m.clusters[name].intent; in != nil {
 			m.after(in, c.at)
@@ -219,6 +228,9 @@ func (m *mirror) put(op store.Op) {
 		m.putControl(rest, op)
 	case prefixVolumeRecord:
 		m.putVolume(rest, op)
+		m.putStorage(rest, op)
+	case prefixVolumeIntent:
+		m.putVolumeIntent(rest, op)
 	case prefixImage:
 		m.putImage(rest, op)
 	case prefixMachineRecord:
@@ -466,7 +478,7 @@ func (m *mirror) usedBy(project string) api.Quota {
 
 // usageInput is what totals of use depend on.
 func (m *mirror) usageInput(now time.Time) usage.Input {
-	in := usage.Input{Now: now}
+	in := usage.Input{Now: now, Volumes: m.heldStorage()}
 	records := m.usageRecords()
 	in.Records = func(yield func(*api.UsageRecord, error) bool) {
 		for _, r := range records {

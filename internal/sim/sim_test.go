@@ -256,7 +256,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 			const hunt, tries = 300, 3
 			for i := range uint64(hunt * tries) {
 				settings := NewSettings(want.seed + i/tries)
-				settings.Kinds = settings.Kinds.Without(Functions) // lives without ports on adapters show these guards sooner
+				settings.Kinds = settings.Kinds.Without(Functions, Homes) // lives without ports on adapters and homes that are volumes show these guards sooner
 				_, err := run(t, Config{Settings: settings, Without: guard})
 				var v *Violation
 				if !errors.As(err, &v) {
@@ -338,7 +338,7 @@ func checkSomeCoverage(t *testing.T, s Stats) {
 	}
 	for _, what := range []string{
 		Power.String(), Cut.String(), LeaderCrash.String(), Usurp.String(), BMC.String(), "boots", "job started", "room for a cluster",
-		"address assigned", "address released", "address leads to a member", "address leads nowhere", "address followed its member",
+		Homes.String(), "home wiped", "address assigned", "address released", "address leads to a member", "address leads nowhere", "address followed its member",
 	} {
 		if s.Happened[what] < 10 {
 			t.Errorf("%d times it happened: %s, which is common", s.Happened[what], what)

@@ -99,6 +99,7 @@ func (w *world) makeProjects() {
 	w.makeNetworks(repo)
 	w.makeGuards(repo)
 	w.scheduleVolumes()
+	w.scheduleHomes()
 }
 
 // drawLife draws all of it first and then drops what must not happen.

@@ -205,6 +205,7 @@ func (n *node) purge(v *volume.Volume) {
 				}
 			}
 		}
+		m.checkHomesPurged(v.UID)
 		if rec := m.volumes[v.UID]; rec != nil && !rec.Purging {
 			n.w.fail("volumes", "volume %s is wiped on %s, and its record does not say so", v.UID, n.record.Name)
 		}
@@ -293,7 +294,7 @@ func (w *world) checkVolumesAtRest(s *server) {
 		case seen.Phase == api.VolumeReady && (!seen.Resizing || seen.Message != ""):
 		case seen.Phase == api.VolumeCreating && w.waitsForOrigin(s.cache.View(), v):
 		case seen.Phase == api.VolumeReady && w.tooFull(v):
-		case seen.Phase == api.VolumeDeleted && (v.Intent.PurgeAt.After(s.now()) || strings.Contains(seen.Message, "a clone of it")):
+		case seen.Phase == api.VolumeDeleted && (v.Intent.PurgeAt != nil && v.Intent.PurgeAt.After(s.now()) || strings.Contains(seen.Message, "a clone of it")):
 		default:
 			w.fail("rest", "volume %s (%s) is %s (%s), resizing %t, on %q; its record is %+v", v.Name(), v.UID(), seen.Phase, seen.Message, seen.Resizing, v.Node(), v.Record)
 		}
@@ -314,7 +315,7 @@ func (w *world) tooFull(v *state.Volume) bool {
 // endVolumes deletes all volumes, and reports whether that is done.
 func (w *world) endVolumes(s *server) bool {
 	for _, v := range s.cache.View().Volumes {
-		if v.Intent.UID == "" || v.Intent.PurgeAt != nil && !v.Intent.PurgeAt.After(s.now()) {
+		if v.Intent.UID == "" || v.Intent.ClusterUID != "" || v.Intent.PurgeAt != nil && !v.Intent.PurgeAt.After(s.now()) {
 			continue
 		}
 		if _, _, err := s.repo.RequestVolumeDelete(s.ctx, v.Intent.Name, v.UID(), s.now(), func(*api.VolumeIntent) time.Time { return s.now() }); err != nil {

@@ -29,7 +29,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards, attachGuards,
-		securityGroupGuards, volumeRecordGuards, clusterHomeGuards,
+		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,
