@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
@@ -16,7 +17,7 @@ func attachments(view *state.View) map[string][]volume.Attachment {
 	}
 	all := map[string][]volume.Attachment{}
 	for _, c := range view.Clusters {
-		if c.Record == nil || len(c.Intent.Spec.Volumes) == 0 {
+		if c.Record == nil || len(api.VolumesOf(&c.Intent)) == 0 {
 			continue
 		}
 		for a := range c.All() {

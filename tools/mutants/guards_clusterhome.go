@@ -3,6 +3,13 @@ package main
 // clusterHomeGuards are about homes of clusters that are volumes.
 var clusterHomeGuards = []Mutant{
 	{
+		Guard:   "a home is attached to a cluster without other volumes",
+		File:    "internal/controller/attachments.go",
+		Find:    "len(api.VolumesOf(&c.Intent)) == 0",
+		Replace: "len(c.Intent.Spec.Volumes) == 0",
+		Test:    "./internal/controller TestAHomeIsAttachedToAClusterWithoutOtherVolumes",
+	},
+	{
 		Guard:   "the home of a cluster goes only with its own cluster",
 		File:    "internal/decision/volume.go",
 		Find:    "op.Cluster != \"\" && op.Cluster == intent.ClusterUID",
