@@ -53,7 +53,7 @@ type sharingsInput struct {
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
 	for _, c := range in.view.Clusters {
-		if c.Record == nil || len(api.VolumesOf(&c.Intent.Spec, c.Intent.User)) == 0 {
+		if c.Record == nil || len(api.VolumesOf(&c.Intent)) == 0 {
 			continue
 		}
 		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}}
