@@ -22,7 +22,7 @@ func (w *world) makes(uid string) error {
 	rec := *v.Record
 	rec.Generation++
 	rec.Made = true
-	_, err := w.leader.CommitVolume(w.Context(), v, rec)
+	_, err := w.leader.CommitVolume(w.Context(), v, rec, nil)
 	return err
 }
 
