@@ -4,9 +4,9 @@ import (
 	"time"
 )
 
-// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation. There are three
-// exceptions: a saved member's assignment is cut down (Saved), a resized member's holds another size (Resizing), and one that succeeds another
-// stops being its part when it takes over (From).
+// Assignment is what one member holds on one node. It is immutable: a change is a new assignment in a new generation. There are four
+// exceptions: a saved member's assignment is cut down (Saved), a resized member's holds another size (Resizing), one whose cluster attaches or
+// detaches volumes claims others (VolumesNumber), and one that succeeds another stops being its part when it takes over (From).
 // Its resources are in use from the commit that makes it true until its executor has confirmed it clean.
 type Assignment struct {
 	// ID is never used again: CLUSTERUID.MEMBERNAME.GENERATION; executors name their objects by it.
@@ -54,6 +54,8 @@ type Assignment struct {
 	Ports   []PortClaim   `json:"ports,omitempty"`
 	// Volumes are those that it has attached, by their paths; one at /home is its home.
 	Volumes []VolumeClaim `json:"volumes,omitempty"`
+	// VolumesNumber counts the changes of Volumes since the assignment was made.
+	VolumesNumber int64 `json:"volumes_number,omitempty"`
 
 	Stack       Stack  `json:"stack"`
 	Environment string `json:"environment"`
@@ -115,6 +117,10 @@ type ClusterIntent struct {
 	Reboot *RebootIntent `json:"reboot,omitempty"`
 	// ResizedAt is when the size of members was last changed: the age of what growing members ask for.
 	ResizedAt *time.Time `json:"resized_at,omitempty"`
+	// VolumesNumber counts the changes of its volumes. Detaching are the volumes that its members are to let go of. They are in use until the record
+	// names them in Detached, with the same number.
+	VolumesNumber int64          `json:"volumes_number,omitempty"`
+	Detaching     []VolumeDetach `json:"detaching,omitempty"`
 	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
 	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotIntent  `json:"snapshot_restore,omitempty"`
@@ -158,6 +164,8 @@ type ClusterRecord struct {
 	// Snapshots are how requests for snapshots ended. SnapshotRestore is how the last request to restore one ended; nil: none has.
 	Snapshots       []SnapshotRecord       `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotRestoreRecord `json:"snapshot_restore,omitempty"`
+	// Detached are those of the intent's Detaching that no member has any more.
+	Detached []VolumeDetach `json:"detached,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`
 	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.

@@ -244,6 +244,8 @@ type ClusterStatus struct {
 	Move *MoveStatus `json:"move,omitempty"`
 	// Reboot is the reboot of members that was requested last; nil: none.
 	Reboot *RebootStatus `json:"reboot,omitempty"`
+	// DetachingVolumes are the names of volumes that its members are to let go of. Until all have, the volumes are in use.
+	DetachingVolumes []string `json:"detaching_volumes,omitempty"`
 	// Snapshots are its snapshots, the oldest first. SnapshotRestore is the last request to restore one; nil: none was made.
 	Snapshots       []Snapshot             `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotRestoreStatus `json:"snapshot_restore,omitempty"`
@@ -351,6 +353,8 @@ type MemberStatus struct {
 	Attempt int `json:"attempt,omitempty"`
 	// Resizing is set while it does not have the size of its group; CPUs and MemoryBytes are those that it has.
 	Resizing *MemberResizing `json:"resizing,omitempty"`
+	// VolumeChanges are the volumes that it is about to have, or to let go of.
+	VolumeChanges []MemberVolumeChange `json:"volume_changes,omitempty"`
 	// Moving is set while it is on its way to another node.
 	Moving *MemberMoving `json:"moving,omitempty"`
 	// Networks are its ports on further networks of the cluster, eth1 first; Address is that on the cluster's own.

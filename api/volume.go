@@ -135,6 +135,11 @@ type VolumeClaim struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 	// Node is where it lies.
 	Node string `json:"node"`
+	// Number is the assignment's VolumesNumber with which the claim was made, or became Detaching, until the member's node reports that number. 0: the
+	// member has the volume, or gets it when it starts.
+	Number int64 `json:"number,omitempty"`
+	// Detaching: the member is to let go of it. It is claimed until the member's node reports that the member has.
+	Detaching bool `json:"detaching,omitempty"`
 }
 
 // VolumePlace is where the volumes of a group lie: its members go there, or to nodes that reach them there. The zero value is of a group without

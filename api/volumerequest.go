@@ -119,6 +119,8 @@ type VolumeCluster struct {
 	ReadOnly bool   `json:"read_only,omitempty"`
 	// Attached: its members on the volume's node have access.
 	Attached bool `json:"attached"`
+	// Detaching: its members are to let go of the volume.
+	Detaching bool `json:"detaching,omitempty"`
 }
 
 // CloneSnapshotUID is the UID of the snapshot that is made of a volume for one clone, if its user names none. It goes once the clone is made.

@@ -47,6 +47,16 @@ func (c *Client) UndeleteVolume(ctx context.Context, name string) (api.VolumeSta
 	return answer[api.VolumeStatus](ctx, c, http.MethodPost, volumePath(name)+"/undelete", nil)
 }
 
+// AttachVolume requests that all members of a cluster get a volume. The status of each member shows the progress (VolumeChanges).
+func (c *Client) AttachVolume(ctx context.Context, clusterName string, a api.VolumeAttachment) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(clusterName)+"/volumes", a)
+}
+
+// DetachVolume requests that all members of a cluster let go of a volume. The cluster's status shows the progress (DetachingVolumes).
+func (c *Client) DetachVolume(ctx context.Context, clusterName, volume string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/volumes/"+url.PathEscape(volume), nil)
+}
+
 // VolumeSnapshots returns the snapshots of a volume, the oldest first.
 func (c *Client) VolumeSnapshots(ctx context.Context, name string) ([]api.VolumeSnapshot, error) {
 	return items[api.VolumeSnapshot](ctx, c, volumePath(name)+"/snapshots")

@@ -84,6 +84,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Desired.Moving, in.Desired.TakeBack = m.want.Move != nil, m.want.TakeBack
 		in.Desired.Reboot = m.want.Boot != "" && m.want.Boot != m.boot && !m.part()
 		in.Desired.ChangeSize = m.sizeWanted() && !m.part()
+		in.Desired.ChangeVolumes = a.mountsWanted(m, now)
 		if !m.want.HardReboot {
 			in.Desired.RebootGrace = rebootGrace
 		}
@@ -167,6 +168,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.reboot(ctx, m, op.Grace)
 	case lifecycle.ChangeSize:
 		a.changeSize(ctx, m)
+	case lifecycle.ChangeVolumes:
+		a.changeMounts(ctx, m)
 	case lifecycle.Clean:
 		a.clean(ctx, m)
 	default:
@@ -261,7 +264,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
-		m.size = want.Assignment.SizeNumber
+		m.size, m.mounts = want.Assignment.SizeNumber, mounts{number: want.Assignment.VolumesNumber}
 	}))
 }
 

@@ -56,6 +56,7 @@ type memberState struct {
 	// size is the number of the size that it has. unsized is why it could not be given size unsizedFor while it runs.
 	size, unsizedFor int64
 	unsized          string
+	mounts           mounts
 	// stateBytes is the size of its state on disk. verified names the last verification of a snapshot's state, unverified what that found.
 	stateBytes           int64
 	verified, unverified string
@@ -140,6 +141,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			a.members[o.ID] = m
 			if o.Member != nil {
 				m.boot, m.size, m.assigned = o.Member.Boot, o.Member.Assignment.SizeNumber, &o.Member.Assignment
+				m.mounts.number = o.Member.Assignment.VolumesNumber
 			}
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
@@ -188,6 +190,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 				w.HomeDir = ""
 			}
 			a.placeVolumes(w)
+			m.mountsChanged(&w.Assignment)
 			w.ControlDir = a.controlDir(id)
 			m.wanted = w.FilesDigest
 			if m.wanted == "" {
@@ -435,6 +438,10 @@ func (a *Agent) report() {
 				seen.Unsized = m.unsized
 			}
 			seen.Generation = m.want.Assignment.Generation
+			seen.Volumes = m.mounts.number
+			if seen.Volumes != m.want.Assignment.VolumesNumber {
+				seen.Unmounted = m.mounts.problem
+			}
 		}
 		o.Members = append(o.Members, seen)
 		for _, jobID := range slices.Sorted(maps.Keys(m.jobs)) {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -295,7 +294,7 @@ func (a *Agent) observedVolumes() (seen []volume.State, purged []string) {
 		if s.found != nil {
 			state = *s.found
 		}
-		if state.Problem = a.problemOfVolume(s); s.awaitsContent() {
+		if state.Problem = a.problemOfVolume(s); a.volumes.looked && s.awaitsContent() { // before, it could not be taken
 			importing := s.importing
 			state.Import = &importing
 		}
@@ -318,11 +317,9 @@ func (a *Agent) problemOfVolume(s *volumeState) string {
 // volumesReady reports whether all volumes of a member are attached for its cluster. Waiting for them costs the member no attempt: that one comes
 // wakes the loop.
 func (a *Agent) volumesReady(m *memberState) bool {
-	for _, claim := range m.want.Assignment.Volumes {
-		if why := cmp.Or(a.unsettled(m.want.Assignment.ClusterUID), a.missing(claim, m.want.Assignment.ClusterUID)); why != "" {
-			m.message = fmt.Sprintf("volume %q %s", claim.Name, why)
-			return false
-		}
+	if why := a.unattached(m); why != "" {
+		m.message = why
+		return false
 	}
 	return true
 }
@@ -360,7 +357,7 @@ func (a *Agent) placeVolumes(w *agentstream.Member) {
 	w.Mounts = nil
 	for _, claim := range w.Assignment.Volumes {
 		dir := a.dirOf(claim, w.Assignment.ClusterUID)
-		if dir == "" {
+		if claim.Detaching || dir == "" {
 			continue // it is not started: see volumesReady
 		}
 		if path.Clean(claim.Path) == homePath {

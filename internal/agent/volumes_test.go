@@ -11,6 +11,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
+	driverfake "github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/fake"
 )
@@ -205,5 +207,48 @@ func TestANodeWithoutAPoolReportsWhy(t *testing.T) {
 	settleVolumes(t, a)
 	if seen, _ := a.observedVolumes(); len(seen) != 1 || !strings.Contains(seen[0].Problem, "keeps no volumes") {
 		t.Errorf("it reports %+v, want the reason", seen)
+	}
+}
+
+func TestAVolumeIsMountedOnceItsNodeHasAttachedIt(t *testing.T) {
+	a := withVolumes(t, fake.NewDisk(1<<40))
+	m := claiming(t, a, "/volumes/data")
+	host := driverfake.NewHost()
+	m.driver = driverfake.New(host, &drivertest.Ports{})
+	if err := m.driver.Start(t.Context(), driver.Member{Assignment: api.Assignment{ID: m.id}}); err != nil {
+		t.Fatal(err)
+	}
+	m.state, m.want.Assignment.VolumesNumber = driver.StateRunning, 1
+	now := a.cfg.Clock.Now()
+	if !a.mountsWanted(m, now) {
+		t.Fatal("it is to have other volumes, and the agent does not see that")
+	}
+	a.changeMounts(t.Context(), m)
+	if want := `volume "data" is not known on this node yet`; m.busy || m.mounts.problem != want || m.mounts.attempts.Count != 0 {
+		t.Fatalf("busy %t, %q; want it to wait with %q", m.busy, m.mounts.problem, want)
+	}
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	settleVolumes(t, a)
+	a.changeMounts(t.Context(), m)
+	(<-a.events)()
+	if has, _ := host.Member(m.id); m.mounts.number != 1 || m.mounts.problem != "" || !slices.Equal(has.Mounts, m.want.Mounts) || len(has.Mounts) != 1 {
+		t.Fatalf("it has %+v mounted, of number %d: %s", has.Mounts, m.mounts.number, m.mounts.problem)
+	}
+
+	// What can't be unmounted is tried again after a pause, and keeps nothing else from being done.
+	host.HoldOpen(m.id, "/volumes/data", true)
+	next := m.want.Assignment
+	next.Volumes, next.VolumesNumber = []api.VolumeClaim{next.Volumes[0]}, 2
+	next.Volumes[0].Detaching = true
+	m.mountsChanged(&next)
+	m.want.Assignment = next
+	a.placeVolumes(m.want)
+	a.changeMounts(t.Context(), m)
+	(<-a.events)()
+	if m.mounts.number != 1 || !strings.Contains(m.mounts.problem, "files of /volumes/data are still open") || m.attempts.Count != 0 {
+		t.Errorf("number %d, %q after %d attempts at the member", m.mounts.number, m.mounts.problem, m.attempts.Count)
+	}
+	if a.mountsWanted(m, now) || !a.mountsWanted(m, m.mounts.attempts.NextTry) {
+		t.Errorf("it is tried again at %s, want it after a pause", m.mounts.attempts.NextTry)
 	}
 }

@@ -347,6 +347,10 @@ type MemberObserved struct {
 	// assignment; empty while that is not known.
 	Size    int64  `json:"size,omitempty"`
 	Unsized string `json:"unsized,omitempty"`
+	// Volumes is the number of the volumes that the member has (api.Assignment.VolumesNumber). Unmounted says why it does not have those of its
+	// assignment.
+	Volumes   int64  `json:"volumes,omitempty"`
+	Unmounted string `json:"unmounted,omitempty"`
 	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Arriving is how much of a successor has come from another node so far; nil before and afterwards.

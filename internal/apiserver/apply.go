@@ -72,7 +72,7 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 	case errors.Is(err, state.ErrNoSecurityGroup):
 		return nil, fail(codeUnknownSecurityGroup, "%v; it was deleted meanwhile", err)
 	case err != nil:
-		return nil, err
+		return nil, volumesFailure(err)
 	}
 	now := joinCluster(s.afterWrite(ctx, intent, revision, c), s.cfg.Live)
 	return &body[api.ApplyResult]{api.ApplyResult{Steps: steps, Applied: changes(steps), Cluster: &now}}, nil
@@ -139,6 +139,11 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := s.applyVolumes(ctx, c, intent, want.Spec)
+	if err != nil {
+		return nil, err
+	}
+	own = append(own, volumes...)
 	groups, err := applyGroups(c, intent, want.Spec)
 	if err != nil {
 		return nil, err
@@ -188,7 +193,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 	}
 	differ("egress", was.Egress, want.Egress)
 	differ("home", homeText(was), homeText(want))
-	differ("volumes", attachmentsText(was), attachmentsText(want))
+	volumesDiffer(&was, &want, differ)
 	ownNetworkDiffers(&was, &want, differ)
 	for _, w := range want.Groups {
 		i, path := groupIndex(was, w.Name), groupPath(w.Name)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 func TestTheHomeOfAUserIsMadeWithTheFirstClusterThatAsksForIt(t *testing.T) {
@@ -39,6 +40,9 @@ func TestTheHomeOfAUserIsMadeWithTheFirstClusterThatAsksForIt(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		_, revision, err := m.repo.UpdateIntent(t.Context(), name, "", func(in *api.ClusterIntent) error { in.Spec.Home = api.ClusterHome{}; return nil })
 		m.reach(t)(revision, err)
+		c := m.cache.Cluster(name) // what follows is what a leader notes once no member has it
+		rec := api.ClusterRecord{Name: name, UID: c.UID(), Generation: 1, Phase: api.ClusterQueued, Detached: c.Intent.Detaching}
+		m.reach(t)(m.leader.Commit(t.Context(), c, state.Write{Record: rec}))
 	}
 	_, revision, err := m.repo.RequestVolumeDelete(t.Context(), "home-eve", v.UID(), time.Unix(1000, 0), func(*api.VolumeIntent) time.Time { return time.Unix(9000, 0) })
 	m.reach(t)(revision, err)

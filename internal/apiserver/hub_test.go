@@ -43,6 +43,7 @@ func (l *spoken) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 func (*spoken) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
 func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
+func (*spoken) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (l *spoken) Node(name string) (api.NodePhase, time.Time, string) {

@@ -16,6 +16,7 @@ type Observed interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
 	Boot(a *api.Assignment) string
 	Size(a *api.Assignment) (number int64, unsized string)
+	Mounted(a *api.Assignment) (number int64, unmounted string)
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
@@ -68,7 +69,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	var parts []*api.Assignment
 	moving := moves(c, seen)
 	st.Move, st.Reboot = moveStatus(c, moving), rebootStatus(c, seen)
-	st.Snapshots, st.SnapshotRestore = snapshotsOf(c), snapshotRestoreStatus(c)
+	st.Snapshots, st.SnapshotRestore, st.DetachingVolumes = snapshotsOf(c), snapshotRestoreStatus(c), detachingNames(c)
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {
@@ -84,7 +85,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 			continue
 		}
 		m := joinMember(c.Record, a, seen, settled(c, a))
-		m.Resizing = resizingOf(c, a, seen)
+		m.Resizing, m.VolumeChanges = resizingOf(c, a, seen), volumeChangesOf(c, a, seen)
 		if now, ok := moving[a.ID]; ok {
 			m.Moving = &now
 		}

@@ -32,6 +32,7 @@ func (o observed) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 func (observed) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
 func (observed) Boot(*api.Assignment) string                     { return "" }
 func (observed) Size(*api.Assignment) (int64, string)            { return 0, "" }
+func (observed) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (observed) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (o observed) Node(name string) (api.NodePhase, time.Time, string) {

@@ -296,6 +296,7 @@ func requests() map[string]reflect.Type {
 		"assign-address":              reflect.TypeFor[api.AddressAssignment](),
 		"create-security-group":       reflect.TypeFor[api.SecurityGroupRequest](),
 		"create-volume":               reflect.TypeFor[api.VolumeRequest](),
+		"attach-volume":               reflect.TypeFor[api.VolumeAttachment](),
 		"change-volume":               reflect.TypeFor[api.VolumeChange](),
 		"create-volume-snapshot":      reflect.TypeFor[api.VolumeSnapshotRequest](),
 		"change-security-group-rules": reflect.TypeFor[api.SecurityGroupRules](),

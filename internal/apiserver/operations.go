@@ -57,6 +57,7 @@ func (s *Server) register() {
 	s.registerFabrics()
 	s.registerSecurityGroups()
 	s.registerVolumes()
+	s.registerVolumeAttachments()
 	s.registerAddresses()
 	s.registerNodes()
 	s.registerMachines()
@@ -125,10 +126,10 @@ func (s *Server) registerClusters() {
 			http.StatusOK, s.clusterTrace, codeNoCluster, codeNoTrace)
 	}
 	operation(s, "PUT /v1/clusters/{name}", AccessChange, "apply-cluster", "Apply a cluster definition",
-		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, time limit, priority and queue to the values of "+
+		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, volumes, time limit, priority and queue to the values of "+
 			"the body, and to their defaults if omitted. The answer lists the changes in words; with `dry_run` nothing is changed.",
 		http.StatusOK, s.applyCluster,
-		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownVolume, codeVolumeInUse, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists,
+		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists,
 			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
 	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
 		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Its shared home and all files there "+

@@ -203,6 +203,11 @@ func volumeCluster(c *state.Cluster, in *api.VolumeIntent, found *volume.State) 
 	for _, a := range api.VolumesOf(&c.Intent) {
 		out.ReadOnly = out.ReadOnly || a.Name == own && a.ReadOnly
 	}
+	for _, d := range c.Detaching() {
+		if d.UID == in.UID {
+			out.Detaching, out.ReadOnly = true, d.ReadOnly
+		}
+	}
 	return out
 }
 

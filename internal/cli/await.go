@@ -25,6 +25,8 @@ type await struct {
 	timeout time.Duration
 	// created tells that the cluster was made by this command: a refusal then gives its name back.
 	created bool
+	// line is what it waits for, for people, beside the state of the cluster; nil: nothing.
+	line func(api.Cluster) string
 }
 
 // untilReady waits for a cluster whose members have all come up.
@@ -121,7 +123,7 @@ func (a *app) await(ctx context.Context, c *client.Client, cl api.Cluster, w awa
 				return cl, err
 			}
 		}
-		p.say(a.waitLine(bounded, c, cl))
+		p.say(w.beside(a.waitLine(bounded, c, cl), cl))
 	}
 }
 
@@ -130,8 +132,16 @@ func waitEnded(ctx context.Context, cl api.Cluster, w await) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("interrupted; cluster %q goes on without you, see 'nearmetal cluster show %s'", ref(cl), ref(cl))
 	}
-	state := strings.TrimPrefix(stateLine(cl), "cluster "+cl.Name+": ")
+	state := w.beside(strings.TrimPrefix(stateLine(cl), "cluster "+cl.Name+": "), cl)
 	return fmt.Errorf("cluster %q is not %s after %s: %s; it goes on, see 'nearmetal cluster show %s'", ref(cl), w.what, w.timeout, state, ref(cl))
+}
+
+// beside adds to the state of a cluster what is waited for.
+func (w await) beside(state string, cl api.Cluster) string {
+	if w.line == nil || w.line(cl) == "" {
+		return state
+	}
+	return state + "; " + w.line(cl)
 }
 
 // judge tells whether the wait is over.

@@ -105,6 +105,9 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		if m.Resizing != nil && m.Message == "" {
 			m.Message = resizingText(m.Resizing)
 		}
+		if len(m.VolumeChanges) > 0 && m.Message == "" {
+			m.Message = volumeChangesText(m.VolumeChanges)
+		}
 		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()

@@ -16,7 +16,7 @@ import (
 
 func (a *app) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, resize, snapshot, back up and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
+		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, attach, resize, snapshot, back up and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
 	cmd.Long = cmd.Short + `. A volume is a file system of a bounded size on the disk of one node. It belongs to a project and
 outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume or as a backup.
@@ -28,7 +28,7 @@ outlives clusters. It can be resized, has snapshots, and can begin as a snapshot
 A deleted volume is kept for its retention, and 'nearmetal volume undelete' brings it back until then. It counts against the project's quota and
 keeps its name until it is purged.`
 	cmd.AddCommand(a.volumeCreate(), a.volumeList(), a.volumeShow(), a.volumeResize(), a.volumeSnapshotCommand(), a.volumeRestore("restore NAME@SNAPSHOT"),
-		a.volumeBackup(), a.volumeDelete(), a.volumeUndelete())
+		a.volumeAttach(), a.volumeDetach(), a.volumeBackup(), a.volumeDelete(), a.volumeUndelete())
 	return a.connects(cmd)
 }
 
@@ -84,7 +84,10 @@ func attachedTo(v *api.VolumeStatus) []string {
 	var names []string
 	for _, c := range v.Clusters {
 		name := c.Cluster
-		if c.ReadOnly {
+		switch {
+		case c.Detaching:
+			name += " (detaching)"
+		case c.ReadOnly:
 			name += " (read-only)"
 		}
 		names = append(names, name)

@@ -1,13 +1,13 @@
 package controller
 
 import (
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // attachments returns the attachments of all volumes on their nodes, by the volumes' UIDs: one for each cluster with members that have the volume,
-// there or on other nodes, members that are being released included. A cluster of which all members only read may only read.
+// there or on other nodes, members that are being released and those that are to let go of it included. A cluster of which all members only read may
+// only read.
 func attachments(view *state.View) map[string][]volume.Attachment {
 	nodes := map[string]string{}
 	for _, v := range view.Volumes {
@@ -16,8 +16,11 @@ func attachments(view *state.View) map[string][]volume.Attachment {
 		}
 	}
 	all := map[string][]volume.Attachment{}
+	if len(nodes) == 0 {
+		return all
+	}
 	for _, c := range view.Clusters {
-		if c.Record == nil || len(api.VolumesOf(&c.Intent)) == 0 {
+		if c.Record == nil {
 			continue
 		}
 		for a := range c.All() {

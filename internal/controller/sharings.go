@@ -52,8 +52,11 @@ type sharingsInput struct {
 // sharings returns what each node is told of volumes that cross, in the order of clusters' UIDs.
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
+	if len(in.view.Volumes) == 0 {
+		return all
+	}
 	for _, c := range in.view.Clusters {
-		if c.Record == nil || len(api.VolumesOf(&c.Intent)) == 0 {
+		if c.Record == nil {
 			continue
 		}
 		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}}

@@ -145,6 +145,12 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.resize(op)
 	case lifecycle.Resized:
 		return a.resized(op.IDs)
+	case lifecycle.ClaimVolumes:
+		return a.claimVolumes(op)
+	case lifecycle.VolumesClaimed:
+		return a.volumesClaimed(op)
+	case lifecycle.NoteDetached:
+		return a.noteDetached(op.Detached)
 	case lifecycle.Withdraw:
 		return a.withdraw(op.IDs)
 	case lifecycle.MoveEnd:

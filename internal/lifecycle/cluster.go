@@ -48,6 +48,8 @@ type Observation struct {
 	Current bool
 	// Size is the number of the size that it has (api.Size.Number).
 	Size int64
+	// Volumes is the number of the volumes that it has (api.Assignment.VolumesNumber).
+	Volumes int64
 	// Since is when it was first heard to be in Phase, by the server's clock.
 	Since time.Time
 }
@@ -88,7 +90,9 @@ type ClusterInput struct {
 	// Observed by assignment ID; Nodes by name. What is missing is not heard of.
 	Observed map[string]Observation
 	Nodes    map[string]NodeState
-	Now      time.Time
+	// Volumes are the claims on volumes that its members should have. One whose volume has no node yet is missing.
+	Volumes []api.VolumeClaim
+	Now     time.Time
 	// LeaderSince is when this leader took over. Deadlines count from then at the earliest: the time in which nobody led is
 	// nobody's fault. The time limit does not: it is the user's own.
 	LeaderSince time.Time
@@ -105,11 +109,14 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 	case in.deleted():
 		return in.planDelete("")
 	case phase == api.ClusterRefused:
-		return nil
+		return in.planDetached()
 	case phase == api.ClusterPending || phase == api.ClusterQueued:
+		if detached := in.planDetached(); len(detached) > 0 {
+			return detached
+		}
 		return []ClusterOperation{Need{Kind: NeedCreate, Members: DesiredMembers(in.Intent.Spec, in.Intent.Removed)}}
 	}
-	ops := in.planCleaning()
+	ops := append(in.planCleaning(), in.planDetached()...)
 	limit, over := in.planLimit()
 	ops = append(ops, limit...)
 	if over || phase == api.ClusterFailed { // what is left of a failed cluster stays, for its user to look at
@@ -117,6 +124,9 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 	}
 	l := in.look()
 	ops = append(ops, l.dropSnapshots()...)
+	if volumes := l.planVolumes(); len(volumes) > 0 {
+		return append(ops, volumes...)
+	}
 	if restore, decided := l.planSnapshotRestore(); decided {
 		return append(ops, restore...)
 	}

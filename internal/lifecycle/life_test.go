@@ -43,11 +43,25 @@ func sketch[T any](ops []T) []string {
 				ids = append(ids, a.ID)
 			}
 			lines = append(lines, fmt.Sprintf("Hold %v network %t spares %v", ids, len(op.Networks) > 0, op.Spares))
+		case ClaimVolumes:
+			lines = append(lines, "ClaimVolumes "+op.Assignment+": "+joinedNames(op.Volumes, func(c api.VolumeClaim) string { return c.Name }))
+		case VolumesClaimed:
+			lines = append(lines, fmt.Sprintf("VolumesClaimed %s: %d", op.Assignment, op.Number))
+		case NoteDetached:
+			lines = append(lines, strings.TrimSpace("NoteDetached "+joinedNames(op.Detached, func(d api.VolumeDetach) string { return d.UID })))
 		default:
 			lines = append(lines, strings.TrimPrefix(fmt.Sprintf("%T%+v", op, op), "lifecycle."))
 		}
 	}
 	return lines
+}
+
+func joinedNames[T any](all []T, name func(T) string) string {
+	list := make([]string, len(all))
+	for i := range all {
+		list[i] = name(all[i])
+	}
+	return strings.Join(list, " ")
 }
 
 func sketchWanted(members []WantedMember) string {

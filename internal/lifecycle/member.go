@@ -98,6 +98,9 @@ type DesiredMember struct {
 	RebootGrace time.Duration
 	// ChangeSize asks for the size that the leader decided: the member has another, and its driver has not found yet that this takes a reboot.
 	ChangeSize bool
+	// ChangeVolumes asks for other volumes than it has. What failed is tried again after a pause of its own, which is over: files that are open must
+	// not keep anything else from being done.
+	ChangeVolumes bool
 	// Snapshot is of an assignment that is to keep the state of a member. Verify asks for that state to be verified. LayDown is of a saved member
 	// that begins with its state in a snapshot.
 	Snapshot, Verify, LayDown bool
@@ -248,6 +251,8 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return []MemberOperation{report, Update{}}
 	case in.Desired.ChangeSize && !in.Desired.Moving:
 		return []MemberOperation{report, ChangeSize{}}
+	case in.Desired.ChangeVolumes && !in.Desired.Moving:
+		return []MemberOperation{report, ChangeVolumes{}}
 	default:
 		return []MemberOperation{report}
 	}
@@ -292,6 +297,8 @@ func (in MemberInput) planLettingGo() []MemberOperation {
 func (in MemberInput) planPaused() []MemberOperation {
 	report := Report{Phase: api.MemberPaused}
 	switch {
+	case in.Desired.Paused && in.Desired.ChangeVolumes:
+		return []MemberOperation{report, ChangeVolumes{}}
 	case in.Desired.Paused:
 		return []MemberOperation{report}
 	case in.waiting():

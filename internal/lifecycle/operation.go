@@ -131,6 +131,21 @@ type Resize struct {
 // Resized ends the resizes of members that have their new size: from that commit on they hold that alone.
 type Resized struct{ IDs []string }
 
+// ClaimVolumes gives a member the claims on volumes that it is to have, those included that it is to let go of.
+type ClaimVolumes struct {
+	Assignment string
+	Volumes    []api.VolumeClaim
+}
+
+// VolumesClaimed ends the changes of a member's volumes up to a number, which its node reports.
+type VolumesClaimed struct {
+	Assignment string
+	Number     int64
+}
+
+// NoteDetached notes the requested detaches of which nothing is left.
+type NoteDetached struct{ Detached []api.VolumeDetach }
+
 // HoldSnapshot makes an assignment on each member's node that is to keep the member's state in a snapshot.
 type HoldSnapshot struct{ Snapshot api.SnapshotIntent }
 
@@ -198,6 +213,9 @@ func (MoveEnd) clusterOperation()               {}
 func (MoveReported) clusterOperation()          {}
 func (Resize) clusterOperation()                {}
 func (Resized) clusterOperation()               {}
+func (ClaimVolumes) clusterOperation()          {}
+func (VolumesClaimed) clusterOperation()        {}
+func (NoteDetached) clusterOperation()          {}
 func (GiveUp) clusterOperation()                {}
 func (Warn) clusterOperation()                  {}
 func (Expire) clusterOperation()                {}
@@ -243,22 +261,26 @@ const (
 	EventMoveFailed     = "MoveFailed"
 	EventResizing       = "Resizing"
 	EventResized        = "Resized"
-	EventExpiring       = "Expiring"
-	EventExpired        = "Expired"
-	EventReady          = "Ready"
-	EventDegraded       = "Degraded"
-	EventFailed         = "Failed"
-	EventDeleting       = "Deleting"
-	EventDeleted        = "Deleted"
-	EventQuarantined    = "Quarantined"
-	EventQuarantineOver = "QuarantineEnded"
-	EventJobTold        = "JobTold"
-	EventJobRequeued    = "JobRequeued"
-	EventJobLost        = "JobLost"
+
+	EventVolumesChanging = "VolumesChanging"
+	EventVolumesChanged  = "VolumesChanged"
+	EventVolumeDetached  = "VolumeDetached"
+	EventExpiring        = "Expiring"
+	EventExpired         = "Expired"
+	EventReady           = "Ready"
+	EventDegraded        = "Degraded"
+	EventFailed          = "Failed"
+	EventDeleting        = "Deleting"
+	EventDeleted         = "Deleted"
+	EventQuarantined     = "Quarantined"
+	EventQuarantineOver  = "QuarantineEnded"
+	EventJobTold         = "JobTold"
+	EventJobRequeued     = "JobRequeued"
+	EventJobLost         = "JobLost"
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize, ChangeVolumes and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -301,6 +323,9 @@ type Reboot struct{ Grace time.Duration }
 // error is counted with Attempts.Fail.
 type ChangeSize struct{}
 
+// ChangeVolumes calls that of the driver (driver.Mounter), which mounts the volumes that a member is to have, and unmounts those that it is to let go of.
+type ChangeVolumes struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -328,6 +353,7 @@ func (Restore) memberOperation()        {}
 func (TakeBack) memberOperation()       {}
 func (Reboot) memberOperation()         {}
 func (ChangeSize) memberOperation()     {}
+func (ChangeVolumes) memberOperation()  {}
 func (Clean) memberOperation()          {}
 func (Report) memberOperation()         {}
 func (ReportClean) memberOperation()    {}

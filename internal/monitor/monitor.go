@@ -113,6 +113,9 @@ type MemberState struct {
 	// Size is the number of the size that it has, and Unsized says why it does not have the size that it is to have.
 	Size    int64
 	Unsized string
+	// Volumes is the number of the volumes that it has, and Unmounted says why it does not have those that it is to have.
+	Volumes   int64
+	Unmounted string
 }
 
 // New returns a monitor that has heard of nobody.
@@ -198,6 +201,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	state := MemberState{
 		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, StateBytes: seen.StateBytes, Verified: seen.Verified, Since: seen.since,
 		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot, Size: seen.Size, Unsized: seen.Unsized,
+		Volumes: seen.Volumes, Unmounted: seen.Unmounted,
 	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]
@@ -407,6 +411,7 @@ func refusePhases(o *agentstream.Observed) {
 func fitTexts(o *agentstream.Observed) {
 	for i := range o.Members {
 		o.Members[i].Message, o.Members[i].Failure = manifest.Text(o.Members[i].Message), manifest.Text(o.Members[i].Failure)
+		o.Members[i].Unmounted = manifest.Text(o.Members[i].Unmounted)
 	}
 	for i := range o.Jobs {
 		o.Jobs[i].Message = manifest.Text(o.Jobs[i].Message)

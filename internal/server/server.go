@@ -395,6 +395,12 @@ func (h heard) Size(a *api.Assignment) (number int64, unsized string) {
 	return seen.Size, seen.Unsized
 }
 
+// Mounted implements apiserver.Live.
+func (h heard) Mounted(a *api.Assignment) (number int64, unmounted string) {
+	seen, _ := h.MemberState(a.Node, a.ID)
+	return seen.Volumes, seen.Unmounted
+}
+
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
 

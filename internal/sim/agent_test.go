@@ -75,6 +75,8 @@ type memberMemory struct {
 	attempts  lifecycle.Attempts
 	report    *lifecycle.Report
 	clean     bool
+	// remountAt is when to try again to change its volumes.
+	remountAt time.Time
 }
 
 // wanted is what the leader wants of a member.
@@ -97,8 +99,9 @@ type wanted struct {
 	of, resumes, verify string
 	// functions are those of adapters that it is to have.
 	functions []api.DeviceClaim
-	// volumes are those that it is to have.
-	volumes []api.VolumeClaim
+	// volumes are the claims that it is to have, of this number.
+	volumes       []api.VolumeClaim
+	volumesNumber int64
 }
 
 func newAgent(n *node) {
@@ -299,7 +302,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			part: m.Assignment.IsPart() && !m.Assignment.IsSuccessor(), from: m.Assignment.From, fromNode: m.FromNode,
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
-			functions: functionsHeld(&m.Assignment), volumes: m.Assignment.Volumes,
+			functions: functionsHeld(&m.Assignment), volumes: m.Assignment.Volumes, volumesNumber: m.Assignment.VolumesNumber,
 		}
 		if m.Assignment.Snapshot != nil {
 			w := a.desired[m.Assignment.ID]
@@ -422,6 +425,7 @@ func (a *agent) plan(id string, newest int64) {
 		in.Holds = h.holds
 		if ok {
 			in.Desired.ChangeSize = h.size != d.size && !d.part
+			in.Desired.ChangeVolumes = a.changesVolumes(h, m, d)
 		}
 		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
 		in.Departed = h.departed
@@ -457,6 +461,8 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		a.drive(id, m, StartFails, "update", time.Second, func(h *hostMember) { h.files = d.files })
 	case lifecycle.ChangeSize:
 		a.changeSize(id, m, d)
+	case lifecycle.ChangeVolumes:
+		a.changeMounts(id, m, d)
 	case lifecycle.Pause:
 		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
 			if h.state == lifecycle.HostRunning {
@@ -592,7 +598,7 @@ func (a *agent) report() {
 		case m.report != nil:
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
-				r.FilesDigest, r.HandedOver, r.Size = h.files, h.state == lifecycle.HostHandedOver, h.size
+				r.FilesDigest, r.HandedOver, r.Size, r.Volumes = h.files, h.state == lifecycle.HostHandedOver, h.size, h.volumesNumber
 				if h.state == lifecycle.HostSaved {
 					r.StateBytes = 1000
 				}

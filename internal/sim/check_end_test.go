@@ -51,6 +51,7 @@ func (w *world) checkRest() {
 		w.checkMembersAtRest(c)
 		w.checkMovesAtRest(site, c)
 		w.checkResizesAtRest(site, c)
+		w.checkAttachmentsAtRest(c)
 		w.checkSnapshotsAtRest(site, c)
 		w.checkAttached(c)
 	}

@@ -82,6 +82,9 @@ type hostMember struct {
 	// functions are those of adapters that it has here. holds: it is saved, and they are not released yet.
 	functions []api.DeviceClaim
 	holds     bool
+	// volumes are the claims on those that it has mounted, of this number.
+	volumes       []api.VolumeClaim
+	volumesNumber int64
 }
 
 // remote is a member's address, and the underlay address of the node that it is on.

@@ -219,6 +219,7 @@ func (w *world) create(l life) {
 	w.scheduleSnapshots(in.Name, in.UID, l.lasts)
 	w.scheduleMoves(in.Name, in.UID, l.lasts)
 	w.scheduleResizes(in.Name, in.UID, l.lasts)
+	w.scheduleAttachments(in.Name, in.UID, l.lasts)
 	w.scheduleAddresses(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return
@@ -310,7 +311,12 @@ func (w *world) change(name, uid string, c change) {
 }
 
 func (w *world) put(s *server, name, uid string, changed api.ClusterIntent) {
-	_, _, err := s.repo.UpdateIntent(s.ctx, name, uid, func(in *api.ClusterIntent) error { *in = changed; return nil })
+	_, _, err := s.repo.UpdateIntent(s.ctx, name, uid, func(in *api.ClusterIntent) error {
+		volumes := in.Spec.Volumes // which others may have changed since the view
+		*in = changed
+		in.Spec.Volumes = volumes
+		return nil
+	})
 	if err != nil && s.ctx.Err() == nil {
 		w.must(err)
 	}

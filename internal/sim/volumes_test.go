@@ -119,6 +119,9 @@ func (w *world) makeVolume(s *server, name, key string) {
 	in := api.VolumeIntent{
 		Name: name, UID: key, Project: api.DefaultProject, SizeBytes: int64(1+w.drawnFor(key+" size", 4)) << 29, MaxFiles: 1000, Access: api.VolumeShared, CreatedAt: s.now(),
 	}
+	if w.oneWriter(in.UID) {
+		in.Access = api.VolumeOneWriter
+	}
 	if others := s.cache.View().Volumes; len(others) > 0 && w.drawnFor(key+" clone", 3) == 0 {
 		origin := others[w.drawnFor(key+" origin", len(others))]
 		in.Origin = &api.VolumeOrigin{VolumeUID: origin.UID(), SnapshotUID: api.CloneSnapshotUID(in.UID)}
@@ -206,6 +209,11 @@ func (n *node) purge(v *volume.Volume) {
 			}
 		}
 		m.checkHomesPurged(v.UID)
+		for id, h := range n.host {
+			if m.held[id] != nil && h.runs() && n.box.carries(n.life) && hasVolume(h.volumes, v.UID) {
+				n.w.fail("volumes", "volume %s is purged while member %s on %s has it mounted", v.UID, id, n.record.Name)
+			}
+		}
 		if rec := m.volumes[v.UID]; rec != nil && !rec.Purging {
 			n.w.fail("volumes", "volume %s is wiped on %s, and its record does not say so", v.UID, n.record.Name)
 		}

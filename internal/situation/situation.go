@@ -193,6 +193,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		Now: s.Now, LeaderSince: s.LeaderSince, Deadlines: s.Deadlines,
 	}
 	in.Assignments = c.Decision().Assignments()
+	in.Volumes, _ = VolumeClaims(s.View, &c.Intent)
 	if c.Record != nil && c.Record.Phase == api.ClusterDeleting {
 		for _, q := range s.View.Quarantines {
 			if q.Assignment.ClusterUID == c.UID() {
@@ -212,7 +213,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		seen, ok := s.heard.MemberState(a.Node, a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
-			o.Size = seen.Size
+			o.Size, o.Volumes = seen.Size, seen.Volumes
 			o.StateBytes, o.Verified = seen.StateBytes, seen.Verified
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 			if r := seen.Moved; r != nil {

@@ -2,6 +2,7 @@ package situation
 
 import (
 	"cmp"
+	"fmt"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -48,18 +49,36 @@ func addNode(place *api.VolumePlace, volume, node string, phase api.NodePhase, p
 
 // servesVolumes tells how a node is, and why it serves no volumes to others.
 func (s *Site) servesVolumes(node string) (api.NodePhase, string) {
-	return s.Nodes[node].Phase, s.unserved(node)
+	return s.Nodes[node].Phase, unserved(s.View, s.Encrypted, node)
 }
 
 // unserved is why a node does not serve its volumes to others, "" where it does.
-func (s *Site) unserved(node string) string {
-	record := s.View.Agent(node)
+func unserved(view *state.View, encrypted bool, node string) string {
+	record := view.Agent(node)
 	switch {
-	case s.Encrypted:
+	case encrypted:
 		return "the site encrypts its underlay, and volumes cross between nodes in clear text only"
 	case record == nil || record.VolumeSharing == nil:
 		return "its agent serves no volumes to other nodes"
 	default:
 		return record.VolumeSharing.ServeProblem
 	}
+}
+
+// VolumeReach is why members on a node can't have a volume that lies on another, "" where they can.
+func VolumeReach(view *state.View, encrypted bool, volume, lies, member string) string {
+	if lies == member {
+		return ""
+	}
+	if why := unserved(view, encrypted, lies); why != "" {
+		return fmt.Sprintf("volume %q lies on node %s, which does not serve it to others (%s)", volume, lies, why)
+	}
+	why := "its agent reaches no volumes of other nodes"
+	if record := view.Agent(member); record != nil && record.VolumeSharing != nil {
+		why = record.VolumeSharing.ReachProblem
+	}
+	if why == "" {
+		return ""
+	}
+	return fmt.Sprintf("volume %q lies on node %s, and node %s can't reach it (%s)", volume, lies, member, why)
 }

@@ -75,18 +75,34 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 func TestVolumesAreServedByNodesThatCanAndSay(t *testing.T) {
 	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no"}}, api.NodeRecord{Name: "n3"})
 	for name, tc := range map[string]struct {
-		site Site
-		node string
-		want string
+		encrypted bool
+		node      string
+		want      string
 	}{
-		"a node that serves":          {Site{View: view}, "n1", ""},
-		"a node that can't":           {Site{View: view}, "n2", "no"},
-		"a node whose agent is older": {Site{View: view}, "n3", "its agent serves no volumes to other nodes"},
-		"a node that is not there":    {Site{View: view}, "n9", "its agent serves no volumes to other nodes"},
-		"a site that encrypts":        {Site{View: view, Encrypted: true}, "n1", "the site encrypts its underlay, and volumes cross between nodes in clear text only"},
+		"a node that serves":          {false, "n1", ""},
+		"a node that can't":           {false, "n2", "no"},
+		"a node whose agent is older": {false, "n3", "its agent serves no volumes to other nodes"},
+		"a node that is not there":    {false, "n9", "its agent serves no volumes to other nodes"},
+		"a site that encrypts":        {true, "n1", "the site encrypts its underlay, and volumes cross between nodes in clear text only"},
 	} {
-		if got := tc.site.unserved(tc.node); got != tc.want {
+		if got := unserved(view, tc.encrypted, tc.node); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestMembersReachVolumesOfNodesThatServeFromNodesThatCan(t *testing.T) {
+	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no server", ReachProblem: "no client"}},
+		api.NodeRecord{Name: "n3"})
+	for _, tc := range []struct{ lies, member, want string }{
+		{"n1", "n1", ""},
+		{"n2", "n2", ""},
+		{"n2", "n1", `volume "v" lies on node n2, which does not serve it to others (no server)`},
+		{"n1", "n2", `volume "v" lies on node n1, and node n2 can't reach it (no client)`},
+		{"n1", "n3", `volume "v" lies on node n1, and node n3 can't reach it (its agent reaches no volumes of other nodes)`},
+	} {
+		if got := VolumeReach(view, false, "v", tc.lies, tc.member); got != tc.want {
+			t.Errorf("from %s to %s: %q, want %q", tc.member, tc.lies, got, tc.want)
 		}
 	}
 }

@@ -186,7 +186,12 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 			return none, 0, false, err
 		}
 		before, had, attached := put(key, in), api.SecurityGroupsOf(in.Spec.Groups), api.VolumesOf(&in)
+		stored := in
 		if err := change(&in); err != nil {
+			return none, 0, false, err
+		}
+		in.VolumesNumber, in.Detaching = stored.VolumesNumber, stored.Detaching // nobody else changes these
+		if err := r.changeVolumes(ctx, &in, attached); err != nil {
 			return none, 0, false, err
 		}
 		op := put(key, in)

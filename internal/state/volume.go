@@ -54,11 +54,12 @@ func (v *View) VolumeNamed(name string) *Volume { return first(volumes.by(v, vol
 // VolumesOnNode returns the volumes that lie on a node, those that are being purged included, by their UIDs.
 func (v *View) VolumesOnNode(node string) []*Volume { return volumes.by(v, volumesOnNode, node) }
 
-// ClustersWithVolume returns the clusters that ask for a volume, by name.
+// ClustersWithVolume returns the clusters that ask for a volume, or may still have it, by name.
 func (v *View) ClustersWithVolume(vol *Volume) []*Cluster {
 	var all []*Cluster
 	for _, c := range v.Clusters {
-		if _, asks := attachmentTo(&c.Intent, &vol.Intent); asks {
+		_, asks := attachmentTo(&c.Intent, &vol.Intent)
+		if asks || slices.ContainsFunc(c.Detaching(), func(d api.VolumeDetach) bool { return d.UID == vol.UID() }) {
 			all = append(all, c)
 		}
 	}

@@ -252,7 +252,7 @@ func (r *Repo) usesVolumes(ctx context.Context, in *api.ClusterIntent, asked []a
 	return conds, ops, nil
 }
 
-// attachedTo returns the names of the clusters that ask for a volume and write to it, and of those that read, with the condition that they are all.
+// attachedTo returns the names of the clusters that ask for a volume, or may still have it, and write to it, and of those that read, with the condition that they are all.
 func (r *Repo) attachedTo(ctx context.Context, v *api.VolumeIntent) (writers, readers []string, use store.Cond, err error) {
 	mark, _, err := r.store.Get(ctx, prefixVolumeUse+v.UID)
 	if err != nil {
@@ -264,6 +264,15 @@ func (r *Repo) attachedTo(ctx context.Context, v *api.VolumeIntent) (writers, re
 	}
 	for i := range intents {
 		a, asks := attachmentTo(&intents[i], v)
+		if !asks {
+			detaching, err := r.detaching(ctx, &intents[i])
+			if err != nil {
+				return nil, nil, use, err
+			}
+			if j := slices.IndexFunc(detaching, func(d api.VolumeDetach) bool { return d.UID == v.UID }); j >= 0 {
+				a, asks = detaching[j].VolumeAttachment, true
+			}
+		}
 		switch {
 		case asks && a.ReadOnly:
 			readers = append(readers, intents[i].Name)

@@ -23,6 +23,9 @@ var unreached = map[string]string{
 	"agent.before-snapshot":       noSnapshots,
 	"agent.before-verify":         noSnapshots,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
+	"agent.before-remount":        noAttachments,
+	"container.before-remount":    noAttachments,
+	"container.after-mount":       noAttachments,
 	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
 	"node.after-clear-limit":      noRates,
 	"node.after-delete-class":     noRates,
@@ -68,6 +71,9 @@ var unreached = map[string]string{
 
 // noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
 const noVirtualMachines = "virtual machines are no part of a cluster's life on the container stack"
+
+// noAttachments: members of this cluster are on several nodes, which one volume is not on.
+const noAttachments = "volumes of this cluster do not change; TestAnAgentMayDieAmidARemount and TestVolumesOfARunningClusterChange end the agent"
 
 // noRates: the fabric dies at these marks in a test of internal/fabric/node.
 const noRates = "ports of this cluster have no rates; TestAKillAtAnyFailpointIsMendedByTheNextProcess dies here"

@@ -55,6 +55,7 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 	if got := s.outputOf("c1", "echo second > /volumes/data/file; cat ~/file"); got != "kept" {
 		t.Errorf("after the crash the home's file holds %q, want what was written", got)
 	}
+	changeVolumesOf(s, "c1")
 	s.must("cluster", "delete", "c1") // without a question: nothing is lost
 
 	s.must("cluster", "create", "other", "--memory", "256MiB")
@@ -109,4 +110,37 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 		s.mustJSON(&volumes, "volume", "list")
 		return len(volumes) == 0
 	})
+}
+
+// changeVolumesOf attaches a volume to a running cluster of two members and detaches it again, with a crash of everything else in between.
+func changeVolumesOf(s *site, name string) {
+	s.t.Helper()
+	before := s.outputOf(name, "cut -d ' ' -f 22 /proc/1/stat")
+	s.must("volume", "create", "more", "--size", "64MiB", "--timeout", "1m")
+	s.must("volume", "attach", "more:/srv/more", name)
+	s.outputOf(name, "echo added > /srv/more/file")
+	job := strings.TrimSpace(s.must("run", name, "--detach", "--", "sh", "-c", "cd /srv/more; touch ~/there; exec sleep 1000"))
+	s.outputOf(name, "until test -e ~/there; do :; done")
+	if a := s.cli("volume", "detach", "more", name, "--timeout", "5s"); a.code == 0 || !strings.Contains(a.err, `files of /srv/more are still open in member `+name+`-0 by "sleep" (PID `) {
+		s.t.Errorf("detaching a volume with open files: exit code %d: %s", a.code, a.err)
+	}
+	if a := s.cli("volume", "delete", "more"); a.code != exitConflict {
+		s.t.Errorf("deleting a volume that is being detached: exit code %d, want %d: %s", a.code, exitConflict, a.err)
+	}
+	if out := s.must("volume", "show", "more"); !strings.Contains(out, name+" (detaching)") {
+		s.t.Errorf("volume show does not say that it is being detached:\n%s", out)
+	}
+	s.must("volume", "attach", "more:/srv/more", name) // after all
+	s.kill()
+	s.start()
+	s.waitForNodes(1)
+	if got := s.outputOf(name, "cat /srv/more/file /volumes/data/file"); got != "added\nsecond" {
+		s.t.Errorf("after a crash, the volumes hold %q", got)
+	}
+	s.must("job", "cancel", job)
+	s.must("volume", "detach", "more", name)
+	if got := s.outputOf(name, "ls -A /srv/more; cut -d ' ' -f 22 /proc/1/stat"); got != before {
+		s.t.Errorf("after it was detached, its directory and the start of the member are %q, want nothing and %q", got, before)
+	}
+	s.must("volume", "delete", "more", "--now", "--yes")
 }

@@ -71,6 +71,7 @@ func guards() []Mutant {
 		resizeGuards,
 		foreignGuards,
 		homeGuards, volumeGuards, backupGuards, importGuards,
+		homeGuards, volumeGuards, volumeAttachGuards, backupGuards,
 		consoleGuards,
 		shapeGuards,
 		hostCheckGuards,

@@ -11,14 +11,15 @@ import (
 
 // Live is what agents would report, set by the test.
 type Live struct {
-	mu      sync.Mutex
-	members map[string]said
-	nodes   map[string]saidNode
-	changed chan struct{}
-	now     func() time.Time
-	serial  uint64
-	told    map[string]uint64 // by node
-	volumes map[string][]volume.State
+	unmounted map[string]string // by assignment ID
+	mu        sync.Mutex
+	members   map[string]said
+	nodes     map[string]saidNode
+	changed   chan struct{}
+	now       func() time.Time
+	serial    uint64
+	told      map[string]uint64 // by node
+	volumes   map[string][]volume.State
 }
 
 type said struct {
@@ -49,6 +50,23 @@ func (*Live) Boot(*api.Assignment) string { return "" }
 
 // Size knows of no other size than the one that the assignment names.
 func (*Live) Size(a *api.Assignment) (int64, string) { return a.SizeNumber, "" }
+
+// Mounted tells what was set.
+func (l *Live) Mounted(a *api.Assignment) (int64, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return 0, l.unmounted[a.ID]
+}
+
+// SetUnmounted says why a member does not have the volumes that it is to have.
+func (l *Live) SetUnmounted(id, why string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unmounted == nil {
+		l.unmounted = map[string]string{}
+	}
+	l.unmounted[id] = why
+}
 
 // Arriving knows of nothing that arrives.
 func (*Live) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }

@@ -22,7 +22,7 @@ import (
 // doomed is what an agent that will crash is told to do, by its environment.
 type doomed struct {
 	StateDir, Node, MemberBinary string
-	Clean, Pause                 bool
+	Clean, Pause, Remount        bool
 	Member                       driver.Member
 }
 
@@ -46,6 +46,9 @@ func beDoomed(text string) error {
 	}
 	if job.Pause {
 		return d.Pause(context.Background(), job.Member.Assignment.ID)
+	}
+	if job.Remount {
+		return d.Remount(context.Background(), job.Member)
 	}
 	return d.Start(context.Background(), job.Member)
 }

@@ -44,6 +44,8 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if m, err = d.withAccounts(m); err != nil {
 		return err
 	}
+	has := before.Member // new files are no other volumes
+	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber
 	old, wanted := paths(before.Member.Files), paths(m.Files)
 	for _, path := range wanted {
 		for _, target := range binds {

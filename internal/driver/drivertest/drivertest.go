@@ -90,6 +90,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a running member moves to another host", moveRunning},
 		{"a member whose move breaks off runs once", moveCut},
 		{"a member boots again where it is, once for each request", reboot},
+		{"a running member is given directories and lets go of them, and its record names those that it has", remounts},
 		{"a member takes a new size at once or when it boots again, and its record names the size that it has", resize},
 		{"a part runs until it is cleaned, or is refused", partRuns},
 		{"a part is found by a new driver, and cleaned by it", partReopen},

@@ -39,6 +39,8 @@ type Behaviour struct {
 	// FailLetGo is how often a saved member does not let its functions of adapters go.
 	FailLetGo                                      int
 	FailSnapshots, FailVerifications, FailLayDowns int
+	// open are the paths at which the member has files open, see HoldOpen.
+	open []string
 	// MoveDelay is how long Save, Restore and Send take.
 	MoveDelay time.Duration
 }
@@ -284,6 +286,8 @@ func (d *Driver) Update(_ context.Context, m driver.Member) error {
 	}
 	m.Boot = old.config.Boot // new files are no new boot, nor another size
 	m.Assignment = m.Assignment.Sized(old.config.Assignment.Held())
+	has := old.config // nor other volumes
+	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber
 	old.config = m
 	return nil
 }

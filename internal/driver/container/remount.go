@@ -1,0 +1,369 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/failpoint"
+)
+
+// Remount brings what a running member has mounted of volumes to m.Mounts: first what it is to have, then what it is to let go of. The record names all
+// that may be mounted, so that the next call finds what a crash left.
+func (d *Driver) Remount(ctx context.Context, m driver.Member) error {
+	if err := d.remount(ctx, m); errors.Is(err, driver.ErrMountBusy) {
+		return err // for its user, who knows the member by its name
+	} else if err != nil {
+		return fmt.Errorf("changing the volumes of member %q: %w", m.Assignment.ID, err)
+	}
+	return nil
+}
+
+func (d *Driver) remount(_ context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	if err := checkMember(m); err != nil {
+		return err
+	}
+	h, err := d.host()
+	if err != nil {
+		return err
+	}
+	before, err := d.recall(id)
+	if err != nil {
+		return err
+	}
+	seen := d.look(h, id)
+	if !seen.alive() {
+		return fmt.Errorf("the member is %s", seen.state)
+	}
+	known := before.Member
+	leaving := slices.DeleteFunc(slices.Clone(known.Mounts), func(o driver.Mount) bool { return slices.Contains(m.Mounts, o) })
+	known.Mounts = slices.Concat(leaving, m.Mounts)
+	files := paths(known.Files)
+	if err := d.remember(known, before.PID, files); err != nil {
+		return err
+	}
+	failpoint.Hit("container.before-remount")
+	space, err := d.enterable(h, id, seen.init)
+	if err != nil {
+		return err
+	}
+	defer space.namespace.Close()
+	space.owner = int(m.Assignment.UserIDs.First)
+	var errs []error
+	for _, v := range m.Mounts {
+		if err := space.mount(v); err != nil {
+			errs = append(errs, fmt.Errorf("the volume at %s: %w", v.Path, err))
+		}
+	}
+	failpoint.Hit("container.after-mount")
+	for _, v := range leaving {
+		if err := space.unmount(v, m.Mounts); errors.Is(err, unix.EBUSY) {
+			errs = append(errs, fmt.Errorf("%w: %s", driver.ErrMountBusy, d.usersOf(h, m, v)))
+		} else if err != nil {
+			errs = append(errs, fmt.Errorf("the volume at %s: %w", v.Path, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	known.Mounts, known.Assignment.Volumes, known.Assignment.VolumesNumber = m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber
+	return d.remember(known, before.PID, files)
+}
+
+// memberSpace is the mount namespace of a running member.
+type memberSpace struct {
+	namespace *os.File
+	init      int
+	owner     int // the host's ID of the member's root
+	// root opens the member's root directory for writing.
+	root func() (*os.File, error)
+}
+
+// enterable opens the mount namespace of a member's first process.
+func (d *Driver) enterable(h *host, id string, init int) (*memberSpace, error) {
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", init))
+	if err != nil {
+		return nil, err
+	}
+	if !h.cgroups.Contains(id, init) {
+		return nil, errors.Join(errors.New("the member has just ended"), namespace.Close())
+	}
+	return &memberSpace{namespace: namespace, init: init, root: func() (*os.File, error) { return d.openRoot(id) }}, nil
+}
+
+// do does something on a thread in the namespace.
+func (s *memberSpace) do(job func() error) error {
+	result := make(chan error)
+	go onOwnThread(func() {
+		if err := join(s.namespace); err != nil {
+			result <- err
+			return
+		}
+		result <- job()
+	})
+	return <-result
+}
+
+// mount gives the member a volume, unless it has that already.
+func (s *memberSpace) mount(v driver.Mount) error {
+	have, err := s.mounted(v)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(have, v.Path) {
+		return nil
+	}
+	tree, err := openVolume(v.Source, v.ReadOnly)
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	if err := s.makePlace(v.Path); err != nil {
+		return err
+	}
+	return s.do(func() error {
+		place, err := openPlace(v.Path)
+		if err != nil {
+			return err
+		}
+		defer place.Close()
+		err = unix.MoveMount(int(tree.Fd()), "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+		if err != nil {
+			return fmt.Errorf("mount it: %w", err)
+		}
+		return nil
+	})
+}
+
+// unmount takes a volume from the member, wherever the member has moved the directory that it is mounted on. wanted are the mounts that stay.
+func (s *memberSpace) unmount(v driver.Mount, wanted []driver.Mount) error {
+	have, err := s.mounted(v)
+	if err != nil {
+		return err
+	}
+	for _, place := range have {
+		if slices.ContainsFunc(wanted, func(w driver.Mount) bool { return w.Source == v.Source && w.Path == place }) {
+			continue
+		}
+		if err := s.do(func() error { return unix.Unmount(place, unix.UMOUNT_NOFOLLOW) }); err != nil {
+			return fmt.Errorf("unmount %s: %w", place, err)
+		}
+	}
+	return nil
+}
+
+// mounted returns where the member has a volume now.
+func (s *memberSpace) mounted(v driver.Mount) ([]string, error) {
+	var source unix.Stat_t
+	if err := unix.Stat(v.Source, &source); err != nil {
+		return nil, fmt.Errorf("look at %s: %w", v.Source, err)
+	}
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", s.init))
+	if err != nil {
+		return nil, err
+	}
+	points := mountPoints(string(table), fmt.Sprintf("%d:%d", unix.Major(source.Dev), unix.Minor(source.Dev)))
+	var have []string
+	err = s.do(func() error {
+		for _, point := range points {
+			var at unix.Stat_t
+			if err := unix.Lstat(point, &at); err == nil && at.Dev == source.Dev && at.Ino == source.Ino {
+				have = append(have, point)
+			}
+		}
+		return nil
+	})
+	return have, err
+}
+
+// mountPoints returns where file systems of a device are mounted, by a process's table of mounts, see proc_pid_mountinfo(5).
+func mountPoints(table, device string) []string {
+	var points []string
+	for line := range strings.Lines(table) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[2] == device {
+			points = append(points, unescaped(fields[4]))
+		}
+	}
+	return points
+}
+
+// unescaped undoes the kernel's octal escapes of blanks and backslashes.
+func unescaped(text string) string {
+	var out strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' && i+3 < len(text) {
+			if c, err := strconv.ParseUint(text[i+1:i+4], 8, 8); err == nil {
+				out.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		out.WriteByte(text[i])
+	}
+	return out.String()
+}
+
+// openPlace opens a directory of the calling thread's namespace without following links: what is there was chosen by the member.
+func openPlace(place string) (*os.File, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, place, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: place, Err: err}
+	}
+	return os.NewFile(uintptr(fd), place), nil
+}
+
+// makePlace makes the directory that a volume is mounted on, in the member's root or in a file system of its own. What comes from the environment is
+// read-only.
+func (s *memberSpace) makePlace(place string) error {
+	dirs := []string{place}
+	for dir := path.Dir(place); dir != "/"; dir = path.Dir(dir) {
+		dirs = append(dirs, dir)
+	}
+	slices.Reverse(dirs)
+	for _, dir := range dirs {
+		inRoot := false
+		err := s.do(func() (err error) {
+			inRoot, err = s.makeDir(dir)
+			return err
+		})
+		if err == nil && inRoot {
+			err = s.makeDirInRoot(dir)
+		}
+		switch {
+		case errors.Is(err, unix.EROFS):
+			return fmt.Errorf("the member has no directory %s, and none can be made there; attach the volume elsewhere, such as below /volumes", place)
+		case errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR):
+			return fmt.Errorf("%s is no directory of the member; attach the volume elsewhere, such as below /volumes", dir)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// makeDir makes a directory in the calling thread's namespace as the member's root. It reports whether that is to be made in the member's root
+// directory, which is mounted read-only.
+func (s *memberSpace) makeDir(dir string) (inRoot bool, err error) {
+	if there, err := openPlace(dir); err == nil {
+		return false, there.Close()
+	} else if !errors.Is(err, unix.ENOENT) {
+		return false, err
+	}
+	parent, err := openPlace(path.Dir(dir))
+	if err != nil {
+		return false, err
+	}
+	defer parent.Close()
+	var below, top unix.Statx_t
+	if err := errors.Join(unix.Statx(int(parent.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_MNT_ID, &below), unix.Statx(unix.AT_FDCWD, "/", 0, unix.STATX_MNT_ID, &top)); err != nil {
+		return false, err
+	}
+	if below.Mnt_id == top.Mnt_id {
+		return true, nil
+	}
+	// File systems that belong to the member's user namespace know no other owners. The thread ends with this.
+	if err := errors.Join(unix.Setfsgid(s.owner), unix.Setfsuid(s.owner)); err != nil {
+		return false, err
+	}
+	if err := unix.Mkdirat(int(parent.Fd()), path.Base(dir), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return false, &fs.PathError{Op: "mkdir", Path: dir, Err: err}
+	}
+	return false, nil
+}
+
+// makeDirInRoot makes a directory in the member's root directory.
+func (s *memberSpace) makeDirInRoot(dir string) error {
+	tree, err := s.root()
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", tree.Fd()))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Mkdir(inRoot(dir), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return root.Lchown(inRoot(dir), s.owner, s.owner)
+}
+
+// mostUsers is how many processes are named that have files of a volume open.
+const mostUsers = 3
+
+// usersOf says which processes of a member have files of a volume open.
+func (d *Driver) usersOf(h *host, m driver.Member, v driver.Mount) string {
+	text := fmt.Sprintf("files of %s are still open in member %s", v.Path, m.Assignment.Member)
+	pids, err := h.cgroups.Processes(m.Assignment.ID)
+	if err != nil {
+		return text
+	}
+	var users []string
+	more := 0
+	for _, pid := range pids {
+		if !opens(pid, v.Path) {
+			continue
+		}
+		if len(users) == mostUsers {
+			more++
+			continue
+		}
+		users = append(users, processText(pid))
+	}
+	if len(users) == 0 {
+		return text
+	}
+	text += " by " + strings.Join(users, ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text + "; end these processes, or have them close the files"
+}
+
+// opens reports whether a process has its working directory, its program, an open file or a mapped file at or below a directory, by the paths that it
+// sees. Links are only read: what they lead to may not answer.
+func opens(pid int, dir string) bool {
+	below := func(link string) bool {
+		to, err := os.Readlink(link)
+		return err == nil && (to == dir || strings.HasPrefix(to, dir+"/"))
+	}
+	base := fmt.Sprintf("/proc/%d/", pid)
+	if below(base+"cwd") || below(base+"exe") || below(base+"root") {
+		return true
+	}
+	entries, _ := os.ReadDir(base + "fd")
+	for _, e := range entries {
+		if below(base + "fd/" + e.Name()) {
+			return true
+		}
+	}
+	maps, _ := os.ReadFile(base + "maps")
+	return strings.Contains(string(maps), " "+dir+"/")
+}
+
+// processText names a process as its member knows it: "python3" (PID 17).
+func processText(pid int) string {
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	for line := range strings.Lines(string(status)) {
+		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
+			if fields := strings.Fields(ids); len(fields) > 0 {
+				return fmt.Sprintf("%q (PID %s)", strings.TrimSpace(string(name)), fields[len(fields)-1])
+			}
+		}
+	}
+	return fmt.Sprintf("%q", strings.TrimSpace(string(name)))
+}
