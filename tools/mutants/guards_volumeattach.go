@@ -84,7 +84,7 @@ var volumeAttachGuards = []Mutant{
 		File:    "internal/driver/container/update.go",
 		Find:    `m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber`,
 		Replace: `_ = has`,
-		Test:    "./internal/driver/container TestContainersOnCrunMeetTheDriverContract/a_running_member_is_given",
+		Test:    "./internal/driver/container TestContainersOnCrunMeetTheDriverContract",
 	},
 	{
 		Guard:   "an agent finds the volumes of its members by looking",
