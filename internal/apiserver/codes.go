@@ -197,7 +197,7 @@ var (
 	}
 	codeVolumeInUse = Code{
 		"volume_in_use", http.StatusConflict, "The volume is in use",
-		"Clusters have the volume attached, and not as the request needs; `detail` names them.", "Delete the clusters first, or attach the volume read-only.",
+		"Clusters have the volume attached, and not as the request needs; `detail` names them.", "Detach the volume from the clusters or delete them first, or attach it read-only.",
 	}
 	codeCantAttach = Code{
 		"cant_attach", http.StatusConflict, "The volume can't be attached or detached",

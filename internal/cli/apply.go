@@ -100,6 +100,7 @@ func (a *app) apply(ctx context.Context, name string, req api.ClusterRequest, f 
 	}
 	if result.Cluster != nil && !f.noWait && !result.Cluster.Status.Paused && !result.Cluster.Status.Saved {
 		w := untilSettled(*result.Cluster, f.timeout)
+		w.volumesToo()
 		w.created = slices.ContainsFunc(result.Steps, func(s api.PlanStep) bool { return s.Action == "create" })
 		cl, err := a.await(ctx, c, *result.Cluster, w)
 		if err != nil {

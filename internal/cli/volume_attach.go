@@ -169,6 +169,16 @@ func untilDetached(name string, timeout time.Duration) await {
 	}}
 }
 
+// volumesToo makes a wait go on until members have the volumes that their cluster asks for, and no others.
+func (w *await) volumesToo() {
+	done := w.done
+	w.line = volumeChangesLine
+	w.done = func(cl api.Cluster) (bool, error) {
+		over, err := done(cl)
+		return over && volumeChangesLine(cl) == "" && len(cl.Status.DetachingVolumes) == 0, err
+	}
+}
+
 // changing returns the members that are about to have a volume, or to let go of it.
 func changing(cl api.Cluster, name string) []string {
 	var members []string

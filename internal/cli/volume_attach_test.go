@@ -1,6 +1,9 @@
 package cli_test
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -62,4 +65,28 @@ func TestArgumentsOfAttachAndDetachAreChecked(t *testing.T) {
 		has(t, f.shell().run(t, append([]string{"volume"}, tt.args...)...), cli.ExitUsage, tt.want)
 	}
 	f.expect()
+}
+
+func TestAnApplyWaitsForVolumesToo(t *testing.T) {
+	for name, cl := range map[string]api.Cluster{
+		"a member is about to have one":  withVolume(true, api.MemberVolumeChange{Name: "data", Change: api.VolumeAttaching}),
+		"a member is to let go of one":   withVolume(false, api.MemberVolumeChange{Name: "data", Change: api.VolumeDetaching}),
+		"all members have their volumes": withVolume(true),
+	} {
+		f := newFake(t)
+		cl.Status.Members[0].Group = "c1"
+		settled := withVolume(true)
+		settled.Status.Members[0].Group = "c1"
+		f.fixed("PUT /v1/clusters/c1", api.ApplyResult{Steps: []api.PlanStep{{Action: "add", Path: "volumes[data]"}}, Applied: true, Cluster: &cl})
+		f.watches("c1", cl, settled)
+		file := filepath.Join(t.TempDir(), "c1.yaml")
+		if err := os.WriteFile(file, []byte("name: c1\nsize: 1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out := f.shell().run(t, "cluster", "apply", "-f", file)
+		has(t, out, 0, "Volumes:", "data (/ref)")
+		if strings.Contains(out.out, "attaching volume") || strings.Contains(out.out, "detaching volume") {
+			t.Errorf("%s: the command ended before that was done:\n%s", name, out.out)
+		}
+	}
 }

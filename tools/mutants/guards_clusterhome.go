@@ -5,8 +5,8 @@ var clusterHomeGuards = []Mutant{
 	{
 		Guard:   "a home is attached to a cluster without other volumes",
 		File:    "internal/controller/attachments.go",
-		Find:    "len(api.VolumesOf(&c.Intent)) == 0",
-		Replace: "len(c.Intent.Spec.Volumes) == 0",
+		Find:    "if c.Record == nil {",
+		Replace: "if c.Record == nil || len(c.Intent.Spec.Volumes) == 0 {",
 		Test:    "./internal/controller TestAHomeIsAttachedToAClusterWithoutOtherVolumes",
 	},
 	{

@@ -131,7 +131,7 @@ var sharingGuards = []Mutant{
 	{
 		Guard:   "volumes don't cross in clear text at a site that encrypts",
 		File:    "internal/situation/volumeplace.go",
-		Find:    "case s.Encrypted:",
+		Find:    "case encrypted:",
 		Replace: "case false:",
 		Test:    "./internal/situation TestVolumesAreServedByNodesThatCanAndSay",
 	},

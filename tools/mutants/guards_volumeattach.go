@@ -103,8 +103,8 @@ var volumeAttachGuards = []Mutant{
 	{
 		Guard:   "a volume that a member is to let go of is not mounted again",
 		File:    "internal/agent/volumes.go",
-		Find:    `if claim.Detaching || a.cfg.Volumes == nil`,
-		Replace: `if a.cfg.Volumes == nil`,
+		Find:    `if claim.Detaching || dir == "" {`,
+		Replace: `if dir == "" {`,
 		Test:    "./internal/agent TestVolumesOfARunningClusterChange",
 	},
 	{
