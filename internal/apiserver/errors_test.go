@@ -438,7 +438,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"cant_resize", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/resize", body: `{"cores": 2}`})
 		}},
-		{"cant_attach", `"far" lies on node pool, and node`, func() *http.Response {
+		{"cant_attach", `"far" lies on node pool, which does not serve it`, func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"far","size":"64MiB"}`})
 			s.PlaceVolume("far", "pool", 0)
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/volumes", body: `{"name":"far"}`})

@@ -89,6 +89,7 @@ func TestEveryOperationThatWritesAsksForRoom(t *testing.T) {
 		"POST /v1/jobs/{id}/cancel": true, "POST /v1/builds/{id}/cancel": true, "POST /v1/clusters/{name}/scale": true,
 		"POST /v1/nodes/{name}/drain": true, "POST /v1/nodes/{name}/undrain": true, "POST /v1/nodes/{name}/untrust": true, "POST /v1/nodes/{name}/power": true, "POST /v1/power": true,
 		"POST /v1/clusters/{name}/certificate": true, "POST /agent/v1/renewal": true, "POST /v1/nodes/{name}/approve": true, "POST /v1/nodes/{name}/revoke": true,
+		"POST /v1/volumes/{name}/content": true, // a node stores it
 	}
 	asked := 0
 	for _, op := range s.Server.Operations() {

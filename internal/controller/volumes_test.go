@@ -117,7 +117,8 @@ func TestAttachmentsFollowTheMembersThatHaveAVolume(t *testing.T) {
 		"one member reads, one writes": {[]api.Assignment{claim("n1", true), claim("n1", false)}, nil, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}}}},
 		"a member is being released":   {nil, []api.Assignment{claim("n1", true)}, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}, ReadOnly: true}}},
 		"a member is to let go of it": {
-			[]api.Assignment{{ID: "a", Node: "n1", Volumes: []api.VolumeClaim{{UID: "uid-data", Name: "data", Path: "/data", Node: "n1", Detaching: true, Number: 1}}}}, nil,
+			[]api.Assignment{{ID: "a", Node: "n1", Volumes: []api.VolumeClaim{{UID: "uid-data", Name: "data", Path: "/data", Node: "n1", Detaching: true, Number: 1}}}},
+			nil,
 			[]volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}}},
 		},
 		"a member on another node has it": {[]api.Assignment{claim("n2", false)}, nil, []volume.Attachment{{ClusterUID: "uid-c1", UserIDs: api.IDRange{First: 1000}}}},

@@ -27,7 +27,7 @@ var sharingGuards = []Mutant{
 		Guard:   "a node that was lost stays shut out until nothing of its members is left",
 		File:    "internal/controller/sharings.go",
 		Find:    "if !stayed && x.superseded(gone.Assignment) {",
-		Replace: "if false {",
+		Replace: "if !stayed && x.superseded(gone.Assignment) && false {",
 		Test:    "./internal/controller TestANodeThatWasLostIsShutOutBeforeAnotherMemberBegins",
 	},
 	{
@@ -41,7 +41,7 @@ var sharingGuards = []Mutant{
 		Guard:   "a node on which members stayed is not shut out with one of them",
 		File:    "internal/controller/sharings.go",
 		Find:    "if !stayed && x.superseded(gone.Assignment) {",
-		Replace: "if x.superseded(gone.Assignment) {",
+		Replace: "if _ = stayed; x.superseded(gone.Assignment) {",
 		Test:    "./internal/controller TestANodeStaysAClientUntilNothingIsLeftOfItsMembers",
 	},
 	{
@@ -118,7 +118,7 @@ var sharingGuards = []Mutant{
 		Guard:   "a node that reaches no volumes of others gets no member with one",
 		File:    "internal/placement/volume.go",
 		Find:    "return id == node || served && reaches }",
-		Replace: "return id == node || served }",
+		Replace: "return id == node || served && (reaches || true) }",
 		Test:    "./internal/placement TestMembersGoWhereTheirVolumesLie",
 	},
 	{
