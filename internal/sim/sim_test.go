@@ -298,7 +298,7 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 	if s.Events[lifecycle.EventFailed] == 0 {
 		t.Errorf("no life saw the event %q", lifecycle.EventFailed)
 	}
-	for _, reason := range []string{lifecycle.EventMoving, lifecycle.EventMemberMoved, lifecycle.EventMoveFailed, lifecycle.EventResizing, lifecycle.EventResized} {
+	for _, reason := range []string{lifecycle.EventMoving, lifecycle.EventMemberMoved, lifecycle.EventMoveFailed, lifecycle.EventResizing, lifecycle.EventResized, lifecycle.EventVolumesChanging, lifecycle.EventVolumesChanged, lifecycle.EventVolumeDetached} {
 		if s.Events[reason] == 0 {
 			t.Errorf("no life saw the event %q", reason)
 		}
@@ -313,7 +313,7 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 		}
 	}
 	for _, what := range []string{
-		"move done", "move failed", "successor withdrawn", "move undecided", "member taken back", "state carried", "member not carried", "conflict", "two alive", "function held", "function let go", "standby held", "partition joined", "adapter chosen", "own network on a VLAN", "own partition", "spare taken over", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
+		"move done", "move failed", "successor withdrawn", "move undecided", "member taken back", "state carried", "member not carried", "conflict", "two alive", "function held", "function let go", "standby held", "partition joined", "adapter chosen", "own network on a VLAN", "own partition", "spare taken over", "volume attach", "volume detach", "volume open", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
 		"at rest ready", "at rest failed", "at rest refused", "at rest queued",
 	} {
 		if s.Happened[what] == 0 {
