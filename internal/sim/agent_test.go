@@ -315,6 +315,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			a.desired[m.Assignment.ID] = w
 		}
 	}
+	a.checkHomesAttached(d)
 	a.obeyVolumes(d.Volumes)
 	a.obeySharings(d.Sharings)
 	a.reconsider()

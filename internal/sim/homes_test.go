@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // mostHomes is how many users create clusters with homes of their own, each under one name.
@@ -114,6 +116,23 @@ func (m *mirror) checkHomesPurged(uid string) {
 		if in.UID == uid {
 			m.checkOwnerEnded(in, "wiped")
 			m.w.happened("home wiped")
+		}
+	}
+}
+
+// checkHomesAttached checks that a node hears of the attachment of each volume on it that a member is to have: without, no member of the cluster starts.
+func (a *agent) checkHomesAttached(d *agentstream.Desired) {
+	for i := range d.Members {
+		m := &d.Members[i].Assignment
+		if d.Members[i].Release {
+			continue // one in quarantine may have outlived its cluster
+		}
+		for _, claim := range m.Volumes {
+			for _, v := range d.Volumes {
+				if v.UID == claim.UID && !v.Purge && !slices.ContainsFunc(v.Attachments, func(at volume.Attachment) bool { return at.ClusterUID == m.ClusterUID }) {
+					a.n.w.fail("homes", "%s hears that %s has volume %s, and not that cluster %s has it attached", a.n.record.Name, m.ID, v.UID, m.ClusterUID)
+				}
+			}
 		}
 	}
 }
