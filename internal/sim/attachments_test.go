@@ -95,7 +95,7 @@ func (w *world) makeNearby(s *server, c *state.Cluster) {
 	}
 	in := api.VolumeIntent{
 		Name: state.VolumeName(c.Intent.Project, "near-"+n.record.Name), UID: fmt.Sprintf("near %s %s", c.UID(), s.now()), Project: c.Intent.Project, Node: n.record.Name,
-		SizeBytes: 1 << 28, MaxFiles: 1000, Access: api.VolumeShared, CreatedAt: s.now(),
+		SizeBytes: storageUnit, MaxFiles: 1000, Access: api.VolumeShared, CreatedAt: s.now(),
 	}
 	if w.oneWriter(in.UID) {
 		in.Access = api.VolumeOneWriter

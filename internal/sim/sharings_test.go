@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
@@ -31,6 +33,13 @@ func (w *world) addVolume(s *server, in *api.ClusterIntent) {
 		in.Spec.Volumes = []api.VolumeAttachment{{Name: v.Intent.Name}}
 		w.happened("cluster with a volume")
 	}
+}
+
+// volumeErrors are why a cluster can't have a volume that it asks for.
+var volumeErrors = []error{state.ErrNoVolume, state.ErrDeleted, state.ErrImporting, state.ErrOwned, state.ErrAccess, state.ErrInUse}
+
+func isAny(err error, of []error) bool {
+	return slices.ContainsFunc(of, func(one error) bool { return errors.Is(err, one) })
 }
 
 // obeySharings lets a node do what is wanted of volumes that cross, each cluster's after a while.
@@ -138,7 +147,10 @@ func clusterOf(id string) string {
 // place.
 func (w *world) checkSharing(cluster string) {
 	var held map[string]*api.Assignment
-	w.read(func(m *mirror) { held = maps.Clone(m.held) })
+	w.read(func(m *mirror) {
+		held = maps.Clone(m.held)
+		maps.DeleteFunc(held, func(id string, _ *api.Assignment) bool { return m.released[id] > 0 })
+	})
 	running := map[string]string{} // by lineage: the node
 	for _, n := range w.nodes {
 		for id, h := range n.host {

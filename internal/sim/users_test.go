@@ -201,8 +201,7 @@ func (w *world) create(l life) {
 	in.UID, in.CreatedAt = fmt.Sprintf("u%d", w.ids), s.now()
 	w.addVolume(s, &in)
 	if _, err := s.repo.CreateCluster(s.ctx, in); err != nil {
-		gone := len(in.Spec.Volumes) > 0 && (errors.Is(err, state.ErrNoVolume) || errors.Is(err, state.ErrDeleted))
-		if !gone && !errors.Is(err, state.ErrExists) && s.ctx.Err() == nil {
+		if !(len(in.Spec.Volumes) > 0 && isAny(err, volumeErrors)) && !errors.Is(err, state.ErrExists) && s.ctx.Err() == nil {
 			w.must(err)
 		}
 		return
