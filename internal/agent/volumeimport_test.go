@@ -55,6 +55,7 @@ func send(t *testing.T, a *Agent, data []byte) error {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = conn.Close() })
 	sent := make(chan error, 1)
 	go func() {
 		_, err := conn.Write(data)
@@ -66,12 +67,23 @@ func send(t *testing.T, a *Agent, data []byte) error {
 		_, err := io.Copy(&tail, conn)
 		read <- err
 	}()
-	(<-a.events)()
+	nextEvent(t, a)
 	if err := errors.Join(<-read, <-sent, conn.Close()); err != nil {
 		t.Fatal(err)
 	}
 	_, err = tail.Trailer()
 	return err
+}
+
+// nextEvent lets the agent's loop do what comes next.
+func nextEvent(t *testing.T, a *Agent) {
+	t.Helper()
+	select {
+	case event := <-a.events:
+		event()
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing happens")
+	}
 }
 
 // seenVolume is what the agent reports of the volume.
@@ -153,6 +165,7 @@ func TestAnImportEndsWithItsSenderAndWithItsVolume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = conn.Close() })
 		if _, err := conn.Write([]byte("begin")); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +178,7 @@ func TestAnImportEndsWithItsSenderAndWithItsVolume(t *testing.T) {
 		a.convergeVolumes(t.Context(), a.cfg.Clock.Now())
 		s := a.volumes.states[volumeUID]
 		c.end(a, conn)
-		(<-a.events)()
+		nextEvent(t, a)
 		if s.copying != nil || s.busy || a.volumes.copies != 0 {
 			t.Errorf("%s: it goes on", c.name)
 		}
@@ -225,6 +238,9 @@ func TestAVolumeIsNotChangedWhileItsBackupIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !a.volumes.states[volumeUID].busy {
+		t.Error("the pool may be asked for something else meanwhile")
+	}
 	purge := awaited()
 	purge.Generation, purge.Purge = 2, true
 	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{purge}}) // it ends the import, whose end is not known yet
@@ -233,7 +249,7 @@ func TestAVolumeIsNotChangedWhileItsBackupIsRead(t *testing.T) {
 		t.Error("the purge has begun before the import has ended")
 	}
 	_ = conn.Close()
-	(<-a.events)()
+	nextEvent(t, a)
 	settleVolumes(t, a)
 	if s := a.volumes.states[volumeUID]; s == nil || !s.purged {
 		t.Errorf("the purge has not ended: %+v after %q", s, disk.Calls())

@@ -76,7 +76,7 @@ var importGuards = []Mutant{
 		Guard:   "giving up an import does not pass the volume's becoming whole",
 		File:    "internal/state/volumeimport.go",
 		Find:    "[]store.Cond{{Key: key, Revision: revision}, made}, []store.Op",
-		Replace: "[]store.Cond{{Key: key, Revision: revision}}, []store.Op",
+		Replace: "[]store.Cond{{Key: key, Revision: revision}, {Key: key, Revision: revision + 0*made.Revision}}, []store.Op",
 		Test:    "./internal/state TestAnImportIsGivenUpOnlyBeforeTheVolumeIsWhole",
 	},
 	{
