@@ -117,8 +117,8 @@ var volumeGuards = []Mutant{
 	{
 		Guard:   "a volume is whole before it has its name",
 		File:    "internal/volume/imagepool/apply.go",
-		Find:    "image, _, err := p.images(v.UID)\n\tif err != nil || image != nil {\n\t\treturn err\n\t}\n\tif err := v.MayMake",
-		Replace: "image, _, err := p.images(v.UID)\n\tif err != nil || image != nil || p.cfg.Images.Commit(v.UID) == nil {\n\t\treturn err\n\t}\n\tif err := v.MayMake",
+		Find:    "image, _, err := p.images(v.UID)\n\tif err != nil || image != nil {\n\t\treturn err\n\t}\n\tif err := v.MayMake()",
+		Replace: "image, _, err := p.images(v.UID)\n\tif err != nil || image != nil || p.cfg.Images.Commit(v.UID) == nil {\n\t\treturn err\n\t}\n\tif err := v.MayMake()",
 		Test:    "./internal/volume/imagepool TestAProcessThatIsKilledAtAnyStepLeavesTheOldOrTheNew",
 	},
 	{
