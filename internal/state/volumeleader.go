@@ -24,7 +24,7 @@ func (l *Leader) CommitVolume(ctx context.Context, base *Volume, rec api.VolumeR
 		return 0, err
 	}
 	failpoint.Hit("state.before-volume-record")
-	revision, err := l.repo.store.Commit(ctx, conds, append(ops, put(prefixVolumeRecord+rec.UID, rec)))
+	revision, err := l.repo.store.Commit(ctx, conds, append([]store.Op{put(prefixVolumeRecord+rec.UID, rec)}, ops...))
 	if err != nil {
 		return 0, fmt.Errorf("store the record of volume %q: %w", rec.Name, err)
 	}
@@ -38,11 +38,11 @@ func (l *Leader) ForgetVolume(ctx context.Context, base *Volume, used *api.Usage
 	if base.Record != nil && !base.Record.Purging {
 		return 0, fmt.Errorf("volume %q can't be forgotten: it is not being purged", base.Name())
 	}
-	conds, ops, err := l.storageUsed(base, used)
+	conds, usage, err := l.storageUsed(base, used)
 	if err != nil {
 		return 0, err
 	}
-	ops = append(ops, store.Op{Key: prefixVolumeRecord + base.UID(), Delete: true}, store.Op{Key: prefixVolumeUse + base.UID(), Delete: true})
+	ops := append([]store.Op{{Key: prefixVolumeRecord + base.UID(), Delete: true}, {Key: prefixVolumeUse + base.UID(), Delete: true}}, usage...)
 	if base.intentRevision != 0 {
 		ops = append(ops, store.Op{Key: prefixVolumeIntent + base.Intent.Name, Delete: true})
 	}

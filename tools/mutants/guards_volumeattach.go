@@ -62,7 +62,7 @@ var volumeAttachGuards = []Mutant{
 		Guard:   "members let go of a volume before they get it in another way",
 		File:    "internal/state/volumedetach.go",
 		Find:    `if i >= 0 && (now[i].MountPath() != d.MountPath() || now[i].ReadOnly != d.ReadOnly) {`,
-		Replace: `if false {`,
+		Replace: `if i > 99 {`,
 		Test:    "./internal/state TestADetachedVolumeIsInUseUntilTheRecordSaysThatNobodyHasIt",
 	},
 	{
