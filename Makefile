@@ -159,7 +159,8 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan' -p 1 -count=1 -timeout 30m -v
 test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_NFS=1 $(VOLUME_GUEST) ./internal/volume/nfsd ./internal/volume/nfs
+	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs
+	$(GO) build -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	NEARMETAL_NFS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(VOLUME_GUEST) -run '^TestAVolumeReachesOtherNodes' ./tests/e2e
 
 # An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.

@@ -23,6 +23,8 @@ var unreached = map[string]string{
 	"agent.before-snapshot":       noSnapshots,
 	"agent.before-verify":         noSnapshots,
 	"agent.before-reboot":         "only virtual machines reboot; TestARebootedMemberIsTheSameOneAndBootsOnce restarts the agent",
+	"agent.before-sharing":        noSharing,
+	"agent.after-sharing":         noSharing,
 	"agent.before-remount":        noAttachments,
 	"container.before-remount":    noAttachments,
 	"container.after-mount":       noAttachments,
@@ -74,6 +76,9 @@ const noVirtualMachines = "virtual machines are no part of a cluster's life on t
 
 // noAttachments: members of this cluster are on several nodes, which one volume is not on.
 const noAttachments = "volumes of this cluster do not change; TestAnAgentMayDieAmidARemount and TestVolumesOfARunningClusterChange end the agent"
+
+// noSharing: this kernel need not have NFS.
+const noSharing = "volumes of this cluster do not cross between nodes; agents die here in TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost (make test-volume-guest)"
 
 // noRates: the fabric dies at these marks in a test of internal/fabric/node.
 const noRates = "ports of this cluster have no rates; TestAKillAtAnyFailpointIsMendedByTheNextProcess dies here"

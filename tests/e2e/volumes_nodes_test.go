@@ -18,16 +18,31 @@ import (
 // once the node is heard again.
 func TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost(t *testing.T) {
 	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
-	program(t, ordinary)
+	program(t, failpoints)
 	dir := diskOfItsOwn(t)
 	nothingLeft(t)
-	s := newSiteIn(t, ordinary, filepath.Join(dir, "s"), "--nodes", "4", "--node-cores", "1", "--volume-pool-size", "512MiB")
-	s.start()
+	s := newSiteIn(t, failpoints, filepath.Join(dir, "s"), "--nodes", "4", "--node-cores", "1", "--volume-pool-size", "512MiB")
+	arms := armory{t, t.TempDir()}
+	s.start(arms.environment())
 	s.waitForNodes(4)
+	// Agents die amid what they do for volumes that cross; the next ones find what is there.
+	marks := []string{"agent.before-sharing", "agent.after-sharing"}
+	wantDeaths := func(when string) {
+		t.Helper()
+		for _, mark := range marks {
+			if _, died := arms.disarm(mark); !died {
+				t.Errorf("%s, no agent came by %s", when, mark)
+			}
+		}
+	}
+	for _, mark := range marks {
+		arms.arm(mark)
+	}
 	s.must("volume", "create", "data", "--size", "64MiB", "--timeout", "2m")
 	var v api.VolumeStatus
 	s.mustJSON(&v, "volume", "show", "data")
 	s.cluster("c", 3, "--volume", "data")
+	wantDeaths("when members began")
 	names := first(3, "c")
 	before := s.waitMembers("c", names)
 	far := ""
@@ -58,11 +73,15 @@ func TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost(t *testing.T) {
 	lines := func() string { return s.outputOf("c", "cat /volumes/data/log 2>/dev/null | wc -l") }
 	s.eventually(time.Minute, "the writer to write", func() bool { return lines() != "0" })
 
+	for _, mark := range marks {
+		arms.arm(mark)
+	}
 	s.cutBoth(old.Node)
 	after := s.waitClusterFor(2*time.Minute, "c", "ready with another "+far, func(c api.Cluster) bool {
 		m := placed(c)[far]
 		return c.Status.Phase == api.ClusterReady && m.Node != old.Node && m.Phase == api.MemberReady
 	})
+	wantDeaths("when a node was shut out")
 	written := lines()
 	s.must("run", "c", "-n", "3", "--", "sh", "-c", "echo new > /volumes/data/new-$(hostname) && sync")
 	if now := lines(); now != written {

@@ -44,7 +44,7 @@ type node struct {
 	roots    string
 }
 
-func newSpace(t *testing.T) netns.Handle {
+func newSpace(t testing.TB) netns.Handle {
 	t.Helper()
 	space, err := netns.New()
 	if err != nil {
@@ -55,7 +55,7 @@ func newSpace(t *testing.T) netns.Handle {
 }
 
 // run runs a shell script in a network namespace.
-func run(t *testing.T, space netns.Handle, script string) string {
+func run(t testing.TB, space netns.Handle, script string) string {
 	t.Helper()
 	var out []byte
 	if err := space.Do(func() (err error) {
@@ -67,7 +67,7 @@ func run(t *testing.T, space netns.Handle, script string) string {
 	return string(out)
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("network namespaces need root")
@@ -83,7 +83,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) node(t *testing.T) node {
+func (s *site) node(t testing.TB) node {
 	t.Helper()
 	s.nodes++
 	name, underlay := fmt.Sprintf("n%d", s.nodes), netip.AddrFrom4([4]byte{192, 168, 0, byte(s.nodes)})
@@ -106,7 +106,7 @@ func (s *site) node(t *testing.T) node {
 }
 
 // disk makes a file system where the node's pool would have mounted a volume.
-func (n node) disk(t *testing.T, uid string, mebibytes int) string {
+func (n node) disk(t testing.TB, uid string, mebibytes int) string {
 	t.Helper()
 	dir := filepath.Join(n.roots, uid)
 	image := dir + ".img"
@@ -117,7 +117,7 @@ func (n node) disk(t *testing.T, uid string, mebibytes int) string {
 	return dir
 }
 
-func unmount(t *testing.T, dir string) {
+func unmount(t testing.TB, dir string) {
 	t.Helper()
 	if err := unix.Unmount(dir, 0); err != nil {
 		t.Errorf("unmounting what the pool has: %v", err)
@@ -125,7 +125,7 @@ func unmount(t *testing.T, dir string) {
 }
 
 // apply brings a node to what is wanted of cluster c, twice, which must be harmless.
-func (n node) apply(t *testing.T, want volume.Sharing) {
+func (n node) apply(t testing.TB, want volume.Sharing) {
 	t.Helper()
 	want.ClusterUID, want.UserIDs = "c", users
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -150,15 +150,20 @@ func (n node) found(t *testing.T) volume.SharingState {
 	return all[0]
 }
 
-// asMember runs a script as a user of the cluster's user namespaces.
-func asMember(t *testing.T, user uint32, script string) string {
-	t.Helper()
+// memberCommand is a script as a user of the cluster's user namespaces.
+func memberCommand(ctx context.Context, user uint32, script string) *exec.Cmd {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(users.First), Size: int(users.Count)}}
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd := exec.CommandContext(ctx, "sh", "-c", script)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{Uid: user, Gid: user},
 	}
-	out, _ := cmd.CombinedOutput() // what failed is in the output
+	return cmd
+}
+
+// asMember runs a script as a user of the cluster's user namespaces.
+func asMember(t *testing.T, user uint32, script string) string {
+	t.Helper()
+	out, _ := memberCommand(t.Context(), user, script).CombinedOutput() // what failed is in the output
 	return string(out)
 }
 
