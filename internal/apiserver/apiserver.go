@@ -131,6 +131,8 @@ type Config struct {
 	// VLANs are the VLAN IDs that networks can have. Encrypted: all that nodes exchange goes through WireGuard, which carries no VLANs.
 	VLANs     api.VLANPool
 	Encrypted bool
+	// UserHomes gives clusters that ask for no home that of their user.
+	UserHomes bool
 	// FloatingPool is where floating addresses come from.
 	FloatingPool floating.Pool
 	// Offers are the stacks and environments that the site carries for all its machines.

@@ -56,6 +56,7 @@ func (s *Server) readCluster(in rawBody, made *state.Cluster) (manifest.Cluster,
 	if err != nil {
 		return none, err
 	}
+	req.Home = s.homeOf(req, made)
 	normal, err := manifest.Normalize(req, src)
 	if err != nil {
 		return none, failInvalid(err, codeInvalidCluster)

@@ -4,14 +4,35 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path"
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
 // defaultHomeBytes is the size of a user's home, unless the first cluster with it says otherwise.
 const defaultHomeBytes = 10 << 30
+
+// homeOf is the home that a request is for. One that asks for none gets the site's default, or what the cluster has that it is for; made is that, nil
+// for a new one.
+func (s *Server) homeOf(req api.ClusterRequest, made *state.Cluster) api.ClusterHome {
+	switch {
+	case req.Home != (api.ClusterHome{}) || !s.cfg.UserHomes:
+		return req.Home
+	case made != nil:
+		return made.Intent.Spec.Home
+	}
+	// A volume at /home is the home then, and members on whole machines have no volumes.
+	atHome := slices.ContainsFunc(req.Volumes, func(v api.VolumeAttachment) bool { return path.Clean(v.Path) == "/home" })
+	metal := req.Stack == api.StackMetal || slices.ContainsFunc(req.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal })
+	if atHome || metal {
+		return req.Home
+	}
+	return api.ClusterHome{Kind: api.HomeOfUser}
+}
 
 // ensureHome makes the home of a cluster's user in its project, if the cluster asks for it and there is none yet.
 func (s *Server) ensureHome(ctx context.Context, in *api.ClusterIntent) error {

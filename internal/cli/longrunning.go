@@ -99,6 +99,10 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 }
 
 // startFlag adds the flag of how long members may take to start.
+func userHomesFlag(cmd *cobra.Command, on *bool) {
+	cmd.Flags().BoolVar(on, "user-homes", false, "give a cluster the home of its user, which outlives it, unless it asks for another (cluster create --home)")
+}
+
 func startFlag(cmd *cobra.Command, deadline *time.Duration) {
 	cmd.Flags().Var(timeoutFlag(deadline, lifecycle.DefaultDeadlines().Start), "start-deadline", "how long members may take to be ready before they have failed, and a lost one is replaced; longer where processors are emulated")
 }
@@ -177,6 +181,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	cmd.Flags().BoolVar(&opts.InfiniBand, "infiniband", false, "simulate an InfiniBand fabric, cell ib0, that each node has a port of (needs ibsim-utils, opensm and infiniband-diags)")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
+	userHomesFlag(cmd, &opts.UserHomes)
 	startFlag(cmd, &opts.StartDeadline)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)
@@ -210,6 +215,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
+	userHomesFlag(cmd, &opts.UserHomes)
 	startFlag(cmd, &opts.StartDeadline)
 	provisionFlags(cmd, &opts.Provision)
 	logLimitFlags(cmd, &opts.Logs)

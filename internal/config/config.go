@@ -67,6 +67,8 @@ type Dev struct {
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
 	EncryptUnderlay bool
+	// UserHomes gives clusters that ask for no home that of their user.
+	UserHomes bool
 	// StartDeadline is how long members may take to be ready before they have failed; 0: as lifecycle has it.
 	StartDeadline time.Duration
 	// InfiniBand simulates an InfiniBand fabric that each node has a port of.
@@ -97,6 +99,8 @@ type Server struct {
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
 	EncryptUnderlay bool
+	// UserHomes gives clusters that ask for no home that of their user.
+	UserHomes bool
 	// StartDeadline is how long members may take to be ready before they have failed; 0: as lifecycle has it.
 	StartDeadline time.Duration
 	Provision     Provision
