@@ -110,7 +110,18 @@ func TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost(t *testing.T) {
 		t.Errorf("the files of three members: %q", got)
 	}
 	s.must("run", "c", "-n", "4", "--", "sh", "-c", "echo last > /volumes/data/last-$(hostname) && sync")
-	s.must("cluster", "delete", "c", "--yes")
+
+	// The way to the volume's node is cut, amid writes. The cluster ends all the same.
+	pid := s.processAt(grown, placed(grown)["c-3"])
+	stuck := exec.Command("nsenter", "--target", fmt.Sprint(pid), "--all", "--setuid", "1000", "--setgid", "1000", "--", "sh", "-c", "while :; do echo stuck >> /volumes/data/stuck; done")
+	if err := stuck.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(time.Minute, "another writer to write", func() bool { return s.outputOf("c", "cat /volumes/data/stuck 2>/dev/null | wc -l") != "0" })
+	s.nft(v.Node, "table inet cut { chain input { type filter hook input priority -300; udp dport 4789 drop; }\nchain output { type filter hook output priority -300; udp dport 4789 drop; } }\n")
+	s.must("cluster", "delete", "c", "--yes", "--timeout", "5m")
+	_ = stuck.Wait() // it ended with its member
+	s.mendNetwork(v.Node)
 	s.must("volume", "delete", "data", "--now", "--yes")
 }
 

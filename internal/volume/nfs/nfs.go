@@ -299,17 +299,20 @@ func (s *Sharer) state(cluster string) (volume.SharingState, error) {
 
 // End implements volume.Sharer.
 func (s *Sharer) End(ctx context.Context, cluster string) error {
-	there, err := s.reached(cluster)
-	if err != nil {
+	there, err := os.ReadDir(s.dir(cluster, nameReached)) // where something is mounted, or was before the host was started anew
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	for _, uid := range there {
-		err = errors.Join(err, s.leave(ctx, uid, cluster))
+	err = nil
+	for _, e := range there {
+		err = errors.Join(err, s.leave(ctx, e.Name(), cluster))
 	}
 	w := s.way(cluster)
 	if space, more := w.open(); more == nil {
 		err = errors.Join(err, nfsd.Found(s.serverConfig(space, cluster, api.IDRange{})).Stop(), space.Close())
-	} else if !errors.Is(more, fs.ErrNotExist) {
+	} else if errors.Is(more, fs.ErrNotExist) {
+		err = errors.Join(err, nfsd.Remove(s.dir(cluster, nameServed)))
+	} else {
 		err = errors.Join(err, more)
 	}
 	if err != nil {

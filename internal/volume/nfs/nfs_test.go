@@ -227,6 +227,27 @@ func TestTheWayBetweenNodesCarriesPeersOnly(t *testing.T) {
 	}
 }
 
+func TestWhatABootLeftOnTheDiskIsRemoved(t *testing.T) {
+	s := newSite(t)
+	n := s.node(t)
+	for _, dir := range []string{n.Dir("data", "c"), n.dir("c", "served/volumes"), n.dir("c", "served/control")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(n.dir("c", namePin), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.found(t); len(got.Serves)+len(got.Clients)+len(got.Reaches) > 0 {
+		t.Errorf("found %+v, want nothing that works", got)
+	}
+	for range 2 {
+		if err := n.End(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestAVolumeCrossesToAnotherNodeUntilItIsShutOut(t *testing.T) {
 	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
 	s := newSite(t)

@@ -381,6 +381,9 @@ func (s *Server) Stop() error {
 	return nil
 }
 
+// Remove removes what is left in the directory of a server that has ended with the host's boot.
+func Remove(dir string) error { return (&Server{cfg: Config{Dir: dir}}).unmount() }
+
 // unmount ends the kernel's server, and removes all that is mounted in its directory.
 func (s *Server) unmount() error {
 	dirs := []string{s.control()}
