@@ -54,7 +54,7 @@ func (a *agent) obeySharings(wanted []volume.Sharing) {
 	}
 	for _, cluster := range slices.Sorted(maps.Keys(clusters)) {
 		key := fmt.Sprintf("%s %s sharing %d", a.n.record.Name, cluster, a.epoch.Revision)
-		a.n.w.after(time.Duration(1+a.n.w.drawnFor(key, 3000))*time.Millisecond, func() { a.run(func() { a.applySharing(cluster, key, 0) }) })
+		a.n.w.after(time.Duration(1+a.n.w.drawnFor(key, 20_000))*time.Millisecond, func() { a.run(func() { a.applySharing(cluster, key, 0) }) })
 	}
 }
 

@@ -34,9 +34,9 @@ func TestCommitsSurviveAPowerCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	disk := newDisk(t)
+	disk := newDisk(t, 512)
 
-	writer, output := boot(t, image, disk, "write")
+	writer, output := boot(t, image, disk, "TestInsideTheGuest", "write")
 	acked := 0
 	for acked < cutAfter && output.Scan() {
 		_, _ = fmt.Sscanf(output.Text(), "acked %d", &acked)
@@ -53,7 +53,7 @@ func TestCommitsSurviveAPowerCut(t *testing.T) {
 		t.Fatalf("only %d commits were acknowledged before the guest ended", acked)
 	}
 
-	reader, output := boot(t, image, disk, "read")
+	reader, output := boot(t, image, disk, "TestInsideTheGuest", "read")
 	found, lines := -1, []string{}
 	for output.Scan() {
 		lines = append(lines, output.Text())
@@ -99,14 +99,14 @@ func TestInsideTheGuest(t *testing.T) {
 	fmt.Printf("found %d\n", len(snapshot.Entries))
 }
 
-// newDisk makes an empty disk with the file system that Debian installs.
-func newDisk(t *testing.T) string {
+// newDisk makes an empty disk of a size with the file system that Debian installs.
+func newDisk(t *testing.T, mebibytes int64) string {
 	t.Helper()
 	disk := filepath.Join(t.TempDir(), "disk.img")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(disk, 512<<20); err != nil {
+	if err := os.Truncate(disk, mebibytes<<20); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "mke2fs", "-q", "-t", "ext4", disk).CombinedOutput(); err != nil {
@@ -115,8 +115,8 @@ func newDisk(t *testing.T) string {
 	return disk
 }
 
-// boot starts a guest that mounts the disk and runs this test binary in a role; it returns what the guest prints, line by line.
-func boot(t *testing.T, image guest.Image, disk, role string) (*guest.Machine, *bufio.Scanner) {
+// boot starts a guest that mounts the disk and runs a test of this binary in a role; it returns what the guest prints, line by line.
+func boot(t *testing.T, image guest.Image, disk, test, role string) (*guest.Machine, *bufio.Scanner) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -127,9 +127,9 @@ func boot(t *testing.T, image guest.Image, disk, role string) (*guest.Machine, *
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	t.Cleanup(cancel)
 	m, err := guest.Start(ctx, guest.Config{
-		Image: image, CPUs: 2, MemoryMiB: 1024, Disks: []string{disk}, Shares: []string{filepath.Dir(self)},
+		Image: image, CPUs: 2, MemoryMiB: 1024, Disks: []string{disk}, Shares: []string{filepath.Dir(self)}, Modules: []string{"loop", "xfs"},
 		Env: []string{"NEARMETAL_POWERCUT=" + role}, Output: output,
-		Command: []string{"sh", "-c", `mount -t ext4 /dev/vdb /mnt && exec "$1" -test.run '^TestInsideTheGuest$'`, "sh", self},
+		Command: []string{"sh", "-c", `mount -t ext4 /dev/vdb /mnt && exec "$1" -test.run "^$2\$"`, "sh", self, test},
 	})
 	if err != nil {
 		t.Fatal(err)

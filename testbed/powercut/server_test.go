@@ -52,7 +52,7 @@ func TestAServerSurvivesPowerCutsItsFirstStartIncluded(t *testing.T) {
 	}
 	for round := range rounds {
 		t.Run(fmt.Sprintf("round %d", round+1), func(t *testing.T) {
-			p := &powered{t: t, image: image, binaries: binaries, disk: newDisk(t)}
+			p := &powered{t: t, image: image, binaries: binaries, disk: newDisk(t, 512)}
 			p.cutFirstStart(firstStarts[round%len(firstStarts)])
 			p.cutWrites()
 			p.cutWrites()
