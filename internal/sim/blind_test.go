@@ -186,7 +186,7 @@ func (w *world) rival(name string) {
 		if in.Name == name {
 			w.rivals++
 			in.Name, in.Project = fmt.Sprintf("rival%d", w.rivals), api.DefaultProject // whose quota does not bind
-			in.Spec.Home, in.Spec.Volumes = api.ClusterHome{}, nil // which are the other's
+			in.Spec.Home, in.Spec.Volumes = api.ClusterHome{}, nil                     // which are the other's
 			in.Spec.Priority++
 			w.create(life{intent: in, lasts: time.Minute})
 		}
