@@ -8,7 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 )
 
 // Mount is a volume that another node serves.
@@ -28,11 +32,11 @@ type Mount struct {
 //
 // Whoever uses the volume while the server does not answer waits until it does, and can be killed meanwhile.
 func (m Mount) Attach(ctx context.Context) error {
+	if mounted, err := mountedAt(m.Dir); err != nil || mounted {
+		return err
+	}
 	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
 		return fmt.Errorf("volume %s: %w", m.Name, err)
-	}
-	if mounted, err := isMount(m.Dir); err != nil || mounted {
-		return err
 	}
 	server := m.Server.Addr().String()
 	way := "rw"
@@ -64,13 +68,16 @@ func (m Mount) Attach(ctx context.Context) error {
 // Detach unmounts a volume, also one whose server does not answer. Repeating it is harmless.
 func (m Mount) Detach(ctx context.Context) error {
 	for {
-		mounted, err := isMount(m.Dir)
-		if err != nil || !mounted {
+		mounted, err := mountedAt(m.Dir)
+		if err != nil {
+			return fmt.Errorf("volume %s: %w", m.Name, err)
+		}
+		if !mounted {
 			break
 		}
-		// A process can be killed while the kernel waits for a server that is gone.
-		said, err := exec.CommandContext(ctx, "umount", "-i", "-f", "-l", m.Dir).CombinedOutput()
-		if still, _ := isMount(m.Dir); err != nil && still {
+		// A process can be killed while the kernel waits for a server that is gone. It must not look at the directory (-c).
+		said, err := exec.CommandContext(ctx, "umount", "-i", "-c", "-f", "-l", m.Dir).CombinedOutput()
+		if still, _ := mountedAt(m.Dir); err != nil && still {
 			return fmt.Errorf("unmounting volume %s: %w: %s", m.Name, err, strings.TrimSpace(string(said)))
 		}
 	}
@@ -78,4 +85,18 @@ func (m Mount) Detach(ctx context.Context) error {
 		return fmt.Errorf("volume %s: %w", m.Name, err)
 	}
 	return nil
+}
+
+// mountedAt reports whether something is mounted at a directory. It does not touch what is mounted there, whose server may not answer.
+func mountedAt(dir string) (bool, error) {
+	above, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	all, err := mounts.Below(above)
+	at := filepath.Join(above, filepath.Base(dir))
+	return slices.ContainsFunc(all, func(m mounts.Mount) bool { return m.Path == at }), err
 }
