@@ -168,7 +168,8 @@ func (x *crossing) told() map[string]volume.Sharing {
 	for node := range x.nodes() {
 		s := volume.Sharing{ClusterUID: x.c.UID(), UserIDs: x.c.Record.UserIDs, Settled: settled, Client: x.clients[node]}
 		for other := range x.nodes() {
-			if addr, ok := at[other]; ok && other != node && (x.clients[other] || len(x.serves[other]) > 0) {
+			// Who is shut out stays a peer of the volume's node: it is refused, and does not wait for answers.
+			if addr, ok := at[other]; ok && other != node && (len(x.serves[node]) > 0 || len(x.serves[other]) > 0) {
 				s.Peers = append(s.Peers, addr)
 			}
 		}

@@ -146,11 +146,11 @@ func TestANodeThatWasLostIsShutOutBeforeAnotherMemberBegins(t *testing.T) {
 	x.released = x.now
 	x.down["n2"], x.said["n2"] = true, nil
 	x.is([]api.Assignment{before}, []api.Assignment{gone}, api.LostMember{Member: "c1-1", Assignment: gone.ID, Node: "n2"})
-	x.want("once it is lost", "n1", volume.Sharing{Peers: nil})
+	x.want("once it is lost", "n1", volume.Sharing{Peers: []netip.Addr{addr2}})
 	next := x.on("n3", "c1-1", "2")
 	next.Replaces = gone.ID
 	x.is([]api.Assignment{before, next}, []api.Assignment{gone})
-	x.want("while it is let in", "n1", volume.Sharing{Peers: []netip.Addr{addr3}, Serves: data, Clients: []netip.Addr{addr3}})
+	x.want("while it is let in", "n1", volume.Sharing{Peers: []netip.Addr{addr2, addr3}, Serves: data, Clients: []netip.Addr{addr3}})
 	x.want("while it is let in", "n3", volume.Sharing{Peers: []netip.Addr{addr1}, Client: true})
 	x.serves(addr2, addr3)
 	x.look()

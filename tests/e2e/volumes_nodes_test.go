@@ -77,7 +77,7 @@ func TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost(t *testing.T) {
 		arms.arm(mark)
 	}
 	s.cutBoth(old.Node)
-	after := s.waitClusterFor(2*time.Minute, "c", "ready with another "+far, func(c api.Cluster) bool {
+	after := s.waitClusterFor(5*time.Minute, "c", "ready with another "+far, func(c api.Cluster) bool {
 		m := placed(c)[far]
 		return c.Status.Phase == api.ClusterReady && m.Node != old.Node && m.Phase == api.MemberReady
 	})
