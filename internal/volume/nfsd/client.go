@@ -45,7 +45,8 @@ func (m Mount) Attach(ctx context.Context) error {
 	}
 	options := []string{
 		way, "nosuid", "nodev", "vers=4.2", "proto=tcp", "sec=sys", "hard", "addr=" + server, "clientaddr=" + m.Own.String(), fmt.Sprintf("port=%d", m.Server.Port()),
-		"nosharecache", // each cluster has its own, also where two have the same volume
+		"timeo=100", "retrans=1", // after 10 s without an answer the client connects anew, and what ends a mount waits for 30 s at most
+		"nosharecache",           // each cluster has its own, also where two have the same volume
 	}
 	source := server
 	if m.Server.Addr().Is6() {
@@ -75,16 +76,35 @@ func (m Mount) Detach(ctx context.Context) error {
 		if !mounted {
 			break
 		}
-		// A process can be killed while the kernel waits for a server that is gone. It must not look at the directory (-c).
-		said, err := exec.CommandContext(ctx, "umount", "-i", "-c", "-f", "-l", m.Dir).CombinedOutput()
-		if still, _ := mountedAt(m.Dir); err != nil && still {
-			return fmt.Errorf("unmounting volume %s: %w: %s", m.Name, err, strings.TrimSpace(string(said)))
+		if err := unmount(ctx, m.Dir); err != nil {
+			if still, _ := mountedAt(m.Dir); still {
+				return fmt.Errorf("unmounting volume %s: %w", m.Name, err)
+			}
 		}
 	}
 	if err := os.Remove(m.Dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("volume %s: %w", m.Name, err)
 	}
 	return nil
+}
+
+// unmount takes a mount away by a process, which must not look at the directory (-c). It returns with ctx at the latest: the kernel may keep the process
+// while it waits for a server that is gone, after it has taken the mount out of the tree.
+func unmount(ctx context.Context, dir string) error {
+	ended := make(chan error, 1)
+	go func() {
+		said, err := exec.CommandContext(ctx, "umount", "-i", "-c", "-f", "-l", dir).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(said)))
+		}
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // mountedAt reports whether something is mounted at a directory. It does not touch what is mounted there, whose server may not answer.
