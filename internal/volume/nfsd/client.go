@@ -46,7 +46,7 @@ func (m Mount) Attach(ctx context.Context) error {
 	options := []string{
 		way, "nosuid", "nodev", "vers=4.2", "proto=tcp", "sec=sys", "hard", "addr=" + server, "clientaddr=" + m.Own.String(), fmt.Sprintf("port=%d", m.Server.Port()),
 		"timeo=100", "retrans=1", // after 10 s without an answer the client connects anew, and what ends a mount waits for 30 s at most
-		"nosharecache",           // each cluster has its own, also where two have the same volume
+		"nosharecache", // each cluster has its own, also where two have the same volume
 	}
 	source := server
 	if m.Server.Addr().Is6() {
