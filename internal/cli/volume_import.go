@@ -113,7 +113,7 @@ func (a *app) createFromBackup(ctx context.Context, c *client.Client, req api.Vo
 	if err != nil {
 		return v, err
 	}
-	if err := a.sendBackup(ctx, c, &v, from); err != nil {
+	if err := a.sendBackup(ctx, c, &v, from, timeout); err != nil {
 		return v, err
 	}
 	return a.awaitReady(ctx, c, v, timeout)
@@ -139,8 +139,8 @@ func waiting(ctx context.Context, c *client.Client, req api.VolumeRequest, exist
 }
 
 // sendBackup sends a backup to the node of a volume, which waits for it, and returns nil once the node has it whole. A volume whose backup the node has
-// refused is removed.
-func (a *app) sendBackup(ctx context.Context, c *client.Client, v *api.VolumeStatus, from *backupFile) error {
+// refused is removed. An answer that the connection broke off before is waited for no longer than timeout, 0: for as long as it takes.
+func (a *app) sendBackup(ctx context.Context, c *client.Client, v *api.VolumeStatus, from *backupFile, timeout time.Duration) error {
 	stream, err := c.SendVolumeContent(ctx, v.UID)
 	if err != nil {
 		return fmt.Errorf("the backup was not sent: %w", err)
@@ -158,7 +158,7 @@ func (a *app) sendBackup(ctx context.Context, c *client.Client, v *api.VolumeSta
 		}
 		return &exitError{ExitFailed, fmt.Errorf("volume %q was not made of %s: %w; %s", v.Name, from.name, refused, left)}
 	case errors.Is(err, errUnanswered):
-		return a.awaitOutcome(ctx, c, v)
+		return a.awaitOutcome(ctx, c, v, timeout)
 	case err != nil:
 		if now, gone := c.Volume(ctx, v.UID); client.HasCode(gone, "volume_not_found") || gone == nil && now.DeletedAt != nil {
 			return deletedMeanwhile(v)
@@ -173,12 +173,12 @@ func (a *app) sendBackup(ctx context.Context, c *client.Client, v *api.VolumeSta
 var errUnanswered = errors.New("the node has not answered")
 
 // awaitOutcome finds out whether a node has made a volume of a backup that was sent whole: it has, or it waits again.
-func (a *app) awaitOutcome(ctx context.Context, c *client.Client, v *api.VolumeStatus) error {
+func (a *app) awaitOutcome(ctx context.Context, c *client.Client, v *api.VolumeStatus, timeout time.Duration) error {
 	now, err := c.Volume(ctx, v.UID) // the node may be about to start again: what it said before counts no more
 	if err != nil {
 		return err
 	}
-	_, err = a.awaitVolume(ctx, c, now, 0, func(v *api.VolumeStatus) (bool, error) {
+	_, err = a.awaitVolume(ctx, c, now, timeout, func(v *api.VolumeStatus) (bool, error) {
 		switch {
 		case v.DeletedAt != nil:
 			return false, deletedMeanwhile(v)
