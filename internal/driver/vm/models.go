@@ -8,8 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/cpumodel"
@@ -60,6 +62,10 @@ func askModels(ctx context.Context, kvm bool) ([]string, error) {
 	}
 	cmd := exec.CommandContext(ctx, emulator, "-machine", machineType+",accel="+accelerator, "-m", "16", "-S", "-nodefaults", "-no-user-config", "-display", "none", "-qmp", "stdio")
 	cmd.Stdin = strings.NewReader(`{"execute":"qmp_capabilities"}{"execute":"query-cpu-definitions"}{"execute":"quit"}`)
+	// It ends with an agent that is killed, to which its end is bound by the thread that starts it (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	said, err := cmd.Output()
 	if err != nil {
 		var exit *exec.ExitError
