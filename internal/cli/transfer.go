@@ -13,12 +13,12 @@ import (
 const (
 	// transferStep is how much passes between two looks at the clock.
 	transferStep = 256 << 10
-	// transferNews is how often the progress of a transfer is told on a terminal, and transferNewsInLines without one.
+	// transferNews is how often a terminal shows the progress of a transfer, and transferNewsInLines how often lines do without a terminal.
 	transferNews        = 500 * time.Millisecond
 	transferNewsInLines = 10 * time.Second
 )
 
-// transfer is a stream of bytes whose progress is told: how many, of how many where that is known, and how many a second since it was told last.
+// transfer is a stream of bytes that shows its progress: how many bytes, of how many where that is known, and how many a second since the last line.
 type transfer struct {
 	p        *progress
 	now      func() time.Time

@@ -51,7 +51,7 @@ type desiredStates struct {
 	// volumes are what nodes are told of the volumes that lie on them, as of the lists in volumesSeen.
 	volumes     map[string][]volume.Volume
 	volumesSeen [2]any
-	// sharings are what nodes are told of volumes that cross between them; agents say what they have done of it.
+	// sharings are the orders to nodes about volumes that cross between them. agents have the reports of what nodes did.
 	sharings map[string][]volume.Sharing
 	agents   Agents
 	// fabricsDirty: fabrics are to have other ports than they were told of.

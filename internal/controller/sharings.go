@@ -12,14 +12,14 @@ import (
 )
 
 // A volume lies on one node. Members on other nodes of its cluster have it over the underlay: its node serves it, and lets in the nodes of those members
-// (volume.Sharing). What is told follows from assignments, and from what nodes say that they have done:
+// (volume.Sharing). These orders follow from assignments and from the reports of nodes:
 //
 //   - A node is a client while a member of the cluster is there, or something is left of one. It is shut out when it is down and members were let go of
 //     there, and stays so until nothing of them is left, since others may run in their place (shutOut).
-//   - A client is told of a volume once the volume's node says that it serves it and has let the client in.
+//   - A client reaches a volume once the volume's node reports that it serves it and has let the client in.
 //   - No other member begins to use a volume before all of the volumes' nodes say that they let in nobody but clients (volume.Sharing.Settled).
 
-// updateSharings tells nodes how volumes cross from and to them.
+// updateSharings renews the orders about volumes that cross, and marks the nodes that get others.
 func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) {
 	phase := func(node string) api.NodePhase {
 		phase, _, _ := d.agents.Node(node)
@@ -45,11 +45,11 @@ type sharingsInput struct {
 	// phase is what a node is held to be, heard what its agent last said; false: it is not heard of.
 	phase func(node string) api.NodePhase
 	heard func(node string) ([]volume.SharingState, bool)
-	// before is what nodes were told last, by node.
+	// before are the last orders, by node.
 	before map[string][]volume.Sharing
 }
 
-// sharings returns what each node is told of volumes that cross, in the order of clusters' UIDs.
+// sharings returns the orders to each node about volumes that cross, in the order of clusters' UIDs.
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
 	if len(in.view.Volumes) == 0 {
@@ -147,7 +147,7 @@ func (x *crossing) superseded(gone *api.Assignment) bool {
 	return false
 }
 
-// told is what the nodes are told of the cluster.
+// told are the orders to the nodes about the cluster.
 func (x *crossing) told() map[string]volume.Sharing {
 	clients, at := x.addresses()
 	settled := true
@@ -234,7 +234,7 @@ func (x *crossing) addresses() (clients []netip.Addr, at map[string]netip.Addr) 
 	return clients, at
 }
 
-// reaches are the volumes of other nodes that let this one in. While a volume's node is not heard of, what was told of it before stays told.
+// reaches are the volumes of other nodes that let this one in. While a volume's node is not heard of, the last order stays.
 func (x *crossing) reaches(node string, at map[string]netip.Addr, states map[string]*volume.SharingState) []volume.Remote {
 	var all []volume.Remote
 	for server := range x.serves {
@@ -256,7 +256,7 @@ func (x *crossing) reaches(node string, at map[string]netip.Addr, states map[str
 	return all
 }
 
-// toldBefore reports whether a node was told of a volume of another last: what it has is not taken from it for as long as it is a client.
+// toldBefore reports whether the last order to a node had a volume of another: what it has is not taken from it for as long as it is a client.
 func (x *crossing) toldBefore(node string, r volume.Remote) bool {
 	for _, s := range x.in.before[node] {
 		if s.ClusterUID == x.c.UID() {
