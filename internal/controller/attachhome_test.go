@@ -25,7 +25,7 @@ func TestAHomeIsAttachedToAClusterWithoutOtherVolumes(t *testing.T) {
 		view := l.view(l.leader.Commit(t.Context(), l.cache.Cluster("c1"), state.Write{
 			Record: api.ClusterRecord{Name: "c1", UID: "uid-c1", Phase: api.ClusterReady, ChangedAt: l.now}, Add: []state.Batch{{Assignments: []api.Assignment{member}}},
 		}))
-		if got := attachments(view)[uid]; len(got) != 1 || got[0].ClusterUID != "uid-c1" || got[0].ReadOnly {
+		if got := attachments(view, (&claimants{}).of(view))[uid]; len(got) != 1 || got[0].ClusterUID != "uid-c1" || got[0].ReadOnly {
 			t.Errorf("%s: got %+v, want an attachment of the cluster that may write", what, got)
 		}
 	}

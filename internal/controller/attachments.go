@@ -8,7 +8,7 @@ import (
 // attachments returns the attachments of all volumes on their nodes, by the volumes' UIDs: one for each cluster with members that have the volume,
 // there or on other nodes, members that are being released and those that are to let go of it included. A cluster of which all members only read may
 // only read.
-func attachments(view *state.View) map[string][]volume.Attachment {
+func attachments(view *state.View, claiming []*state.Cluster) map[string][]volume.Attachment {
 	nodes := map[string]string{}
 	for _, v := range view.Volumes {
 		if v.Record != nil && !v.Record.Purging {
@@ -16,13 +16,7 @@ func attachments(view *state.View) map[string][]volume.Attachment {
 		}
 	}
 	all := map[string][]volume.Attachment{}
-	if len(nodes) == 0 {
-		return all
-	}
-	for _, c := range view.Clusters {
-		if c.Record == nil {
-			continue
-		}
+	for _, c := range claiming {
 		for a := range c.All() {
 			for i := range a.Volumes {
 				if claim := &a.Volumes[i]; nodes[claim.UID] == claim.Node {

@@ -53,7 +53,9 @@ type desiredStates struct {
 	volumesSeen [2]any
 	// sharings are the orders to nodes about volumes that cross between them. agents have the reports of what nodes did.
 	sharings map[string][]volume.Sharing
-	agents   Agents
+	// claimants are the clusters that have to do with volumes.
+	claimants claimants
+	agents    Agents
 	// fabricsDirty: fabrics are to have other ports than they were told of.
 	fabricsDirty bool
 	images       Images

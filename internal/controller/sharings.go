@@ -25,7 +25,7 @@ func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) 
 		phase, _, _ := d.agents.Node(node)
 		return phase
 	}
-	told := sharings(sharingsInput{view: view, phase: phase, heard: d.agents.Sharings, before: d.sharings})
+	told := sharings(sharingsInput{view: view, claiming: d.claimants.of(view), phase: phase, heard: d.agents.Sharings, before: d.sharings})
 	for node, all := range told {
 		if !reflect.DeepEqual(all, d.sharings[node]) {
 			dirty[node] = true
@@ -42,6 +42,8 @@ func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) 
 // sharingsInput is what sharings are computed from.
 type sharingsInput struct {
 	view *state.View
+	// claiming are the clusters with members that claim volumes.
+	claiming []*state.Cluster
 	// phase is what a node is held to be, heard what its agent last said; false: it is not heard of.
 	phase func(node string) api.NodePhase
 	heard func(node string) ([]volume.SharingState, bool)
@@ -52,13 +54,7 @@ type sharingsInput struct {
 // sharings returns the orders to each node about volumes that cross, in the order of clusters' UIDs.
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
-	if len(in.view.Volumes) == 0 {
-		return all
-	}
-	for _, c := range in.view.Clusters {
-		if c.Record == nil {
-			continue
-		}
+	for _, c := range in.claiming {
 		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}}
 		x.look()
 		for node, s := range x.told() {

@@ -18,9 +18,10 @@ type crossed struct {
 	*led
 	t *testing.T
 	// told is what nodes were told last, down are the nodes that are, said is what nodes say; nil: they are not heard of.
-	told map[string][]volume.Sharing
-	down map[string]bool
-	said map[string][]volume.SharingState
+	told      map[string][]volume.Sharing
+	down      map[string]bool
+	said      map[string][]volume.SharingState
+	claimants claimants
 	// released is since when members are let go of.
 	released time.Time
 }
@@ -76,7 +77,7 @@ func (x *crossed) is(held, released []api.Assignment, lost ...api.LostMember) ma
 
 func (x *crossed) look() map[string][]volume.Sharing {
 	x.told = sharings(sharingsInput{
-		view: x.cache.View(), before: x.told,
+		view: x.cache.View(), claiming: x.claimants.of(x.cache.View()), before: x.told,
 		phase: func(node string) api.NodePhase {
 			if x.down[node] {
 				return api.NodeDown

@@ -74,7 +74,7 @@ func (d *desiredStates) updateVolumes(view *state.View, dirty map[string]bool) {
 	d.volumesSeen = seen
 	// The revision of what is stored of a volume is newer with each change of intent and record, whoever leads.
 	told := plan.Told(situation.StoredVolumes(view), func(uid string) int64 { return view.Volume(uid).Revision })
-	attached := attachments(view)
+	attached := attachments(view, d.claimants.of(view))
 	for node, all := range told {
 		for i := range all {
 			all[i].Attachments = attached[all[i].UID]

@@ -141,7 +141,7 @@ func TestAttachmentsFollowTheMembersThatHaveAVolume(t *testing.T) {
 			if test.want != nil {
 				want["uid-data"] = test.want
 			}
-			if got := attachments(view); !reflect.DeepEqual(got, want) {
+			if got := attachments(view, (&claimants{}).of(view)); !reflect.DeepEqual(got, want) {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		})

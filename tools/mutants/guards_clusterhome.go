@@ -4,7 +4,7 @@ package main
 var clusterHomeGuards = []Mutant{
 	{
 		Guard:   "a home is attached to a cluster without other volumes",
-		File:    "internal/controller/attachments.go",
+		File:    "internal/controller/claimants.go",
 		Find:    "if c.Record == nil {",
 		Replace: "if c.Record == nil || len(c.Intent.Spec.Volumes) == 0 {",
 		Test:    "./internal/controller TestAHomeIsAttachedToAClusterWithoutOtherVolumes",
