@@ -21,10 +21,7 @@ const sharingDeadline = 2 * time.Minute
 // sharings is how volumes cross from and to this node: what the leader wants, and what was found. It is owned by loop.
 type sharings struct {
 	states map[string]*sharingState // by the cluster's UID
-	// looking, stale, looked, problem and lookAt are as those of volumes.
-	looking, stale, looked bool
-	problem                string
-	lookAt                 time.Time
+	looks
 }
 
 // sharingState is that of one cluster.
@@ -203,38 +200,11 @@ func (a *Agent) changeSharing(ctx context.Context, cluster string, s *sharingSta
 	})
 }
 
-// lookAtSharings finds out what is there, as lookAtVolumes does.
+// lookAtSharings finds out what is there of volumes that cross.
 func (a *Agent) lookAtSharings(ctx context.Context, now time.Time) {
-	v := &a.sharings
-	switch {
-	case a.cfg.Sharer == nil:
-		return
-	case v.looking:
-		v.stale = v.stale || now.IsZero()
-		return
-	case now.Before(v.lookAt) && !now.IsZero():
-		a.wakeAt(v.lookAt)
-		return
+	if a.cfg.Sharer != nil {
+		look(ctx, a, &a.sharings.looks, now, "volumes that cross between nodes", a.cfg.Sharer.Observe, a.sawSharings)
 	}
-	v.looking, v.stale = true, false
-	a.work.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
-		defer cancel()
-		found, err := a.cfg.Sharer.Observe(bounded)
-		a.post(ctx, func() {
-			v.looking = false
-			if err != nil {
-				a.cfg.Log.WarnContext(ctx, "volumes that cross between nodes can't be inspected", "error", err)
-				v.problem, v.lookAt = "volumes that cross between nodes can't be inspected: "+err.Error(), a.cfg.Clock.Now().Add(lookPause)
-				return
-			}
-			v.looked, v.problem = true, ""
-			a.sawSharings(found)
-			if v.stale {
-				a.lookAtSharings(ctx, time.Time{})
-			}
-		})
-	})
 }
 
 // sawSharings notes what was found.

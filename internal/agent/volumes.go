@@ -28,11 +28,7 @@ const (
 // volumes is the state of this node's volumes: what the leader wants of them, and what the pool found. It is owned by loop.
 type volumes struct {
 	states map[string]*volumeState // by UID
-	// looking: the pool is being looked at. stale: it changed meanwhile. looked: it was looked at once.
-	looking, stale, looked bool
-	// problem is why it can't be looked at, and lookAt when to try again.
-	problem string
-	lookAt  time.Time
+	looks
 	// copies is how many backups are being written and read.
 	copies int
 }
@@ -233,38 +229,11 @@ func (a *Agent) changeVolume(ctx context.Context, uid string, s *volumeState, ne
 	})
 }
 
-// lookAtVolumes finds out what the pool has, once at a time. A look that failed is not repeated before its pause is over, unless something changed.
+// lookAtVolumes finds out what the pool has.
 func (a *Agent) lookAtVolumes(ctx context.Context, now time.Time) {
-	v := &a.volumes
-	switch {
-	case a.cfg.Volumes == nil:
-		return
-	case v.looking:
-		v.stale = v.stale || now.IsZero()
-		return
-	case now.Before(v.lookAt) && !now.IsZero():
-		a.wakeAt(v.lookAt)
-		return
+	if a.cfg.Volumes != nil {
+		look(ctx, a, &a.volumes.looks, now, "the volumes of this node", a.cfg.Volumes.Observe, a.sawVolumes)
 	}
-	v.looking, v.stale = true, false
-	a.work.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, lookDeadline)
-		defer cancel()
-		found, err := a.cfg.Volumes.Observe(bounded)
-		a.post(ctx, func() {
-			v.looking = false
-			if err != nil {
-				a.cfg.Log.WarnContext(ctx, "the volumes of this node can't be inspected", "error", err)
-				v.problem, v.lookAt = "the volumes of this node can't be inspected: "+err.Error(), a.cfg.Clock.Now().Add(lookPause)
-				return
-			}
-			v.looked, v.problem = true, ""
-			a.sawVolumes(found)
-			if v.stale {
-				a.lookAtVolumes(ctx, time.Time{})
-			}
-		})
-	})
 }
 
 // sawVolumes notes what the pool found.
