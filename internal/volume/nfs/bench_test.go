@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/nfsd"
+	"github.com/nearmetal/nearmetal/internal/volume/nfsd/nfsdtest"
 )
 
 // BenchmarkVolumeOfAnotherNode compares a volume that crosses by a Sharer with the same volume by the same kernel's server and client, mounted by hand
@@ -30,7 +31,7 @@ func BenchmarkVolumeOfAnotherNode(b *testing.B) {
 				b.Error(err)
 			}
 		}
-		unmount(b, disk)
+		nfsdtest.Unmount(b, disk)
 	})
 	hand := byHand(b, server, client, disk)
 	for name, script := range map[string]string{
@@ -56,7 +57,7 @@ func BenchmarkVolumeOfAnotherNode(b *testing.B) {
 func byHand(b *testing.B, server, client node, disk string) string {
 	b.Helper()
 	at := netip.AddrPortFrom(server.underlay, port)
-	bare, err := nfsd.Start(b.Context(), nfsd.Config{Space: server.space, Address: at, Dir: filepath.Join(filepath.Dir(server.cfg.Dir), "bare"), UserIDs: users})
+	bare, err := nfsd.Start(b.Context(), nfsd.Config{Space: server.space, Address: at, Dir: filepath.Join(filepath.Dir(server.cfg.Dir), "bare"), UserIDs: nfsdtest.Users})
 	if err == nil {
 		err = bare.Share(nfsd.Share{Name: "data", Number: 7, Dir: disk})
 	}
@@ -87,7 +88,7 @@ func byHand(b *testing.B, server, client node, disk string) string {
 func timed(b *testing.B, script, dir string) time.Duration {
 	b.Helper()
 	began := time.Now()
-	out, err := memberCommand(b.Context(), 1000, fmt.Sprintf(script, dir)).CombinedOutput()
+	out, err := nfsdtest.Member(b.Context(), 1000, fmt.Sprintf(script, dir)).CombinedOutput()
 	took := time.Since(began)
 	if err != nil {
 		b.Fatalf("%v: %s", err, out)

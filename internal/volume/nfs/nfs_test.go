@@ -8,26 +8,20 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/nfsd/nfsdtest"
 )
 
 const underlayMTU = 1500
-
-// users are the host's IDs of the cluster in the tests.
-var users = api.IDRange{First: 300_000, Count: 65_536}
 
 // site is a bridge, the underlay, with nodes on it.
 type site struct {
@@ -44,42 +38,14 @@ type node struct {
 	roots    string
 }
 
-func newSpace(t testing.TB) netns.Handle {
-	t.Helper()
-	space, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { space.Close() })
-	return space
-}
-
-// run runs a shell script in a network namespace.
-func run(t testing.TB, space netns.Handle, script string) string {
-	t.Helper()
-	var out []byte
-	if err := space.Do(func() (err error) {
-		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
-		return err
-	}); err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
-	}
-	return string(out)
-}
-
 func newSite(t testing.TB) *site {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatal("network namespaces need root")
 	}
-	dir := t.TempDir()
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // members pass through, too
-		if err := os.Chmod(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := &site{dir: dir, bridge: newSpace(t)}
-	run(t, s.bridge, "ip link add name underlay type bridge && ip link set underlay up")
+	dir := nfsdtest.Dir(t)
+	s := &site{dir: dir, bridge: nfsdtest.Space(t)}
+	nfsdtest.Run(t, s.bridge, "ip link add name underlay type bridge && ip link set underlay up")
 	return s
 }
 
@@ -87,9 +53,9 @@ func (s *site) node(t testing.TB) node {
 	t.Helper()
 	s.nodes++
 	name, underlay := fmt.Sprintf("n%d", s.nodes), netip.AddrFrom4([4]byte{192, 168, 0, byte(s.nodes)})
-	n := node{space: newSpace(t), underlay: underlay, roots: filepath.Join(s.dir, name+"-roots")}
-	run(t, s.bridge, fmt.Sprintf("ip link add %s type veth peer name eth0 netns /proc/%d/fd/%d && ip link set %s master underlay up", name, os.Getpid(), n.space.FD(), name))
-	run(t, n.space, "ip addr add "+underlay.String()+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
+	n := node{space: nfsdtest.Space(t), underlay: underlay, roots: filepath.Join(s.dir, name+"-roots")}
+	nfsdtest.Run(t, s.bridge, fmt.Sprintf("ip link add %s type veth peer name eth0 netns /proc/%d/fd/%d && ip link set %s master underlay up", name, os.Getpid(), n.space.FD(), name))
+	nfsdtest.Run(t, n.space, "ip addr add "+underlay.String()+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
 	n.Sharer = New(Config{
 		Dir: filepath.Join(s.dir, name), Host: n.space, Underlay: underlay, UnderlayMTU: func(context.Context) (int, error) { return underlayMTU, nil },
 		Root: func(uid string) string { return filepath.Join(n.roots, uid) },
@@ -109,25 +75,14 @@ func (s *site) node(t testing.TB) node {
 func (n node) disk(t testing.TB, uid string, mebibytes int) string {
 	t.Helper()
 	dir := filepath.Join(n.roots, uid)
-	image := dir + ".img"
-	script := fmt.Sprintf("mkdir -p %s && truncate -s %dM %s && mkfs.ext4 -q -m 0 %s && mount -o loop %s %s && chown 1000:1000 %s", dir, mebibytes, image, image, image, dir, dir)
-	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
-	}
+	nfsdtest.Disk(t, dir, mebibytes)
 	return dir
-}
-
-func unmount(t testing.TB, dir string) {
-	t.Helper()
-	if err := unix.Unmount(dir, 0); err != nil {
-		t.Errorf("unmounting what the pool has: %v", err)
-	}
 }
 
 // apply brings a node to what is wanted of cluster c, twice, which must be harmless.
 func (n node) apply(t testing.TB, want volume.Sharing) {
 	t.Helper()
-	want.ClusterUID, want.UserIDs = "c", users
+	want.ClusterUID, want.UserIDs = "c", nfsdtest.Users
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for range 2 {
@@ -150,30 +105,13 @@ func (n node) found(t *testing.T) volume.SharingState {
 	return all[0]
 }
 
-// memberCommand is a script as a user of the cluster's user namespaces.
-func memberCommand(ctx context.Context, user uint32, script string) *exec.Cmd {
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(users.First), Size: int(users.Count)}}
-	cmd := exec.CommandContext(ctx, "sh", "-c", script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{Uid: user, Gid: user},
-	}
-	return cmd
-}
-
-// asMember runs a script as a user of the cluster's user namespaces.
-func asMember(t *testing.T, user uint32, script string) string {
-	t.Helper()
-	out, _ := memberCommand(t.Context(), user, script).CombinedOutput() // what failed is in the output
-	return string(out)
-}
-
 func TestTheWayBetweenNodesCarriesPeersOnly(t *testing.T) {
 	s := newSite(t)
 	a, b, stranger := s.node(t), s.node(t), s.node(t)
 	ways := map[string]netns.Handle{}
 	open := func(n node, peers ...netip.Addr) netns.Handle {
 		w := n.way("c")
-		w.mtu, w.userIDs = underlayMTU, users
+		w.mtu, w.userIDs = underlayMTU, nfsdtest.Users
 		if err := os.MkdirAll(filepath.Dir(w.pin), 0o711); err != nil {
 			t.Fatal(err)
 		}
@@ -269,24 +207,24 @@ func TestAVolumeCrossesToAnotherNodeUntilItIsShutOut(t *testing.T) {
 		}
 	}
 	file := filepath.Join(client.Dir("data", "c"), "file")
-	if out := asMember(t, 1000, "echo one >"+file+" && sync "+file+" && stat -c %u "+file); out != "1000\n" {
+	if out := nfsdtest.AsMember(t, 1000, "echo one >"+file+" && sync "+file+" && stat -c %u "+file); out != "1000\n" {
 		t.Errorf("a member wrote a file: %q", out)
 	}
 	if text, err := os.ReadFile(filepath.Join(disk, "file")); err != nil || string(text) != "one\n" {
 		t.Errorf("the disk has %q, %v", text, err)
 	}
-	if out := asMember(t, 1000, "cat "+filepath.Join(other.Dir("data", "c"), "file")); out != "one\n" {
+	if out := nfsdtest.AsMember(t, 1000, "cat "+filepath.Join(other.Dir("data", "c"), "file")); out != "one\n" {
 		t.Errorf("another node reads %q", out)
 	}
 
 	// The client is cut off. A file that it has open takes no more, also once it is connected again; the other node goes on.
-	run(t, client.space, "ip link set eth0 down")
+	nfsdtest.Run(t, client.space, "ip link set eth0 down")
 	server.apply(t, volume.Sharing{Peers: []netip.Addr{other.underlay}, Serves: serves, Clients: []netip.Addr{other.underlay}})
 	if got := server.found(t); !slices.Equal(got.Clients, []netip.Addr{other.underlay}) {
 		t.Errorf("after a client was shut out, these are let in: %v", got.Clients)
 	}
-	run(t, client.space, "ip link set eth0 up")
-	if out := asMember(t, 1000, "echo two >>"+filepath.Join(other.Dir("data", "c"), "file")+"; timeout -s KILL 5 sh -c 'echo three >>"+file+"; sync "+file+"' || echo refused"); !strings.Contains(out, "refused") {
+	nfsdtest.Run(t, client.space, "ip link set eth0 up")
+	if out := nfsdtest.AsMember(t, 1000, "echo two >>"+filepath.Join(other.Dir("data", "c"), "file")+"; timeout -s KILL 5 sh -c 'echo three >>"+file+"; sync "+file+"' || echo refused"); !strings.Contains(out, "refused") {
 		t.Errorf("a client that was shut out wrote: %q", out)
 	}
 	if text, err := os.ReadFile(filepath.Join(disk, "file")); err != nil || string(text) != "one\ntwo\n" {
@@ -299,7 +237,7 @@ func TestAVolumeCrossesToAnotherNodeUntilItIsShutOut(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	unmount(t, disk)
+	nfsdtest.Unmount(t, disk)
 	if _, err := os.Stat(filepath.Join(server.cfg.Dir, "c")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of the cluster: %v", err)
 	}
@@ -311,7 +249,7 @@ func TestAServerIsFoundAgainAndStartsAnewWhereAVolumeIsTakenBack(t *testing.T) {
 	server, client := s.node(t), s.node(t)
 	for _, uid := range []string{"a", "b"} {
 		disk := server.disk(t, uid, 16)
-		t.Cleanup(func() { unmount(t, disk) })
+		t.Cleanup(func() { nfsdtest.Unmount(t, disk) })
 	}
 	t.Cleanup(func() { // before the disks are unmounted
 		for _, n := range []node{client, server} {
@@ -334,7 +272,7 @@ func TestAServerIsFoundAgainAndStartsAnewWhereAVolumeIsTakenBack(t *testing.T) {
 		t.Errorf("after one was taken back there is %+v", got)
 	}
 	file := filepath.Join(client.Dir("a", "c"), "file")
-	if out := asMember(t, 1000, "echo x >"+file+" && cat "+file); out != "x\n" {
+	if out := nfsdtest.AsMember(t, 1000, "echo x >"+file+" && cat "+file); out != "x\n" {
 		t.Errorf("the other volume: %q", out)
 	}
 }

@@ -7,22 +7,17 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/volume/nfsd/nfsdtest"
 )
-
-// cluster has the user IDs of the members in the tests.
-var cluster = api.IDRange{First: 300_000, Count: 65_536}
 
 // serverAddress is the server's, in a network where nodes have 10.9.0.2 and so on.
 var serverAddress = netip.MustParseAddrPort("10.9.0.1:2049")
@@ -38,17 +33,12 @@ type lab struct {
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
-	dir := t.TempDir()
-	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // members pass through, too
-		if err := os.Chmod(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l := &lab{dir: dir, bridge: newSpace(t)}
-	run(t, l.bridge, "ip link add name lan type bridge && ip link set lan up")
-	space := newSpace(t)
+	dir := nfsdtest.Dir(t)
+	l := &lab{dir: dir, bridge: nfsdtest.Space(t)}
+	nfsdtest.Run(t, l.bridge, "ip link add name lan type bridge && ip link set lan up")
+	space := nfsdtest.Space(t)
 	l.join(t, space, "10.9.0.1")
-	server, err := Start(t.Context(), Config{Space: space, Address: serverAddress, Dir: filepath.Join(dir, "served"), UserIDs: cluster})
+	server, err := Start(t.Context(), Config{Space: space, Address: serverAddress, Dir: filepath.Join(dir, "served"), UserIDs: nfsdtest.Users})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,51 +51,21 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-func newSpace(t *testing.T) netns.Handle {
-	t.Helper()
-	space, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { space.Close() })
-	return space
-}
-
-// run runs a shell script in a network namespace.
-func run(t *testing.T, space netns.Handle, script string) string {
-	t.Helper()
-	var out []byte
-	if err := space.Do(func() (err error) {
-		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
-		return err
-	}); err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
-	}
-	return string(out)
-}
-
 // join gives a namespace an address on the bridge.
 func (l *lab) join(t *testing.T, space netns.Handle, address string) {
 	t.Helper()
 	l.nodes++
 	name := fmt.Sprintf("p%d", l.nodes)
-	run(t, l.bridge, fmt.Sprintf("ip link add %s type veth peer name eth0 netns /proc/%d/fd/%d && ip link set %s master lan up", name, os.Getpid(), space.FD(), name))
-	run(t, space, "ip addr add "+address+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
+	nfsdtest.Run(t, l.bridge, fmt.Sprintf("ip link add %s type veth peer name eth0 netns /proc/%d/fd/%d && ip link set %s master lan up", name, os.Getpid(), space.FD(), name))
+	nfsdtest.Run(t, space, "ip addr add "+address+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
 }
 
 // disk makes a file system of a size, whose root belongs to the members' user.
 func (l *lab) disk(t *testing.T, name string, mebibytes int) string {
 	t.Helper()
-	image, dir := filepath.Join(l.dir, name+".img"), filepath.Join(l.dir, name)
-	script := fmt.Sprintf("truncate -s %dM %s && mkfs.ext4 -q -m 0 %s && mkdir %s && mount -o loop %s %s && chown 1000:1000 %s", mebibytes, image, image, dir, image, dir, dir)
-	if out, err := exec.Command("sh", "-ec", script).CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v: %s", script, err, out)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := filepath.Join(l.dir, name)
+	nfsdtest.Disk(t, dir, mebibytes)
+	t.Cleanup(func() { nfsdtest.Unmount(t, dir) })
 	return dir
 }
 
@@ -126,7 +86,7 @@ type node struct {
 
 func (l *lab) node(t *testing.T) node {
 	t.Helper()
-	n := node{space: newSpace(t), own: netip.AddrFrom4([4]byte{10, 9, 0, byte(l.nodes + 1)})}
+	n := node{space: nfsdtest.Space(t), own: netip.AddrFrom4([4]byte{10, 9, 0, byte(l.nodes + 1)})}
 	l.join(t, n.space, n.own.String())
 	return n
 }
@@ -150,22 +110,6 @@ func (l *lab) attach(t *testing.T, n node, name string, readOnly bool) Mount {
 	return m
 }
 
-// member is a command of a member: in the cluster's user namespace, as a user there.
-func member(ctx context.Context, user uint32, script string) *exec.Cmd {
-	maps := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(cluster.First), Size: int(cluster.Count)}}
-	cmd := exec.CommandContext(ctx, "sh", "-c", script)
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWUSER, UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{Uid: user, Gid: user},
-	}
-	return cmd
-}
-
-func asMember(t *testing.T, user uint32, script string) string {
-	t.Helper()
-	out, _ := member(t.Context(), user, script).CombinedOutput() // what failed is in the output
-	return string(out)
-}
-
 func TestMembersOnOtherNodesHaveAVolumeWithTheirOwnUserIDs(t *testing.T) {
 	l := newLab(t)
 	disk := l.disk(t, "data", 64)
@@ -175,10 +119,10 @@ func TestMembersOnOtherNodesHaveAVolumeWithTheirOwnUserIDs(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := l.attach(t, n, "data", false).Dir
-	if out := asMember(t, 1000, "echo hello >"+dir+"/file && mkdir "+dir+"/d && stat -c %u:%g "+dir+"/file"); out != "1000:1000\n" {
+	if out := nfsdtest.AsMember(t, 1000, "echo hello >"+dir+"/file && mkdir "+dir+"/d && stat -c %u:%g "+dir+"/file"); out != "1000:1000\n" {
 		t.Errorf("the user of a member wrote a file: %q", out)
 	}
-	if out := asMember(t, 0, "touch "+dir+"/roots && chown 7:8 "+dir+"/roots && stat -c %u:%g "+dir+"/roots"); out != "7:8\n" {
+	if out := nfsdtest.AsMember(t, 0, "touch "+dir+"/roots && chown 7:8 "+dir+"/roots && stat -c %u:%g "+dir+"/roots"); out != "7:8\n" {
 		t.Errorf("root of a member gave a file away: %q", out)
 	}
 	for name, want := range map[string]uint32{"file": 1000, "d": 1000, "roots": 7} {
@@ -193,10 +137,10 @@ func TestMembersOnOtherNodesHaveAVolumeWithTheirOwnUserIDs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "d", "host"), nil, 0o644); err == nil {
 		t.Error("root of the other node, which is no user of the cluster, wrote into a member's directory")
 	}
-	if out := asMember(t, 1001, "echo x >"+dir+"/d/other"); !strings.Contains(out, "Permission denied") {
+	if out := nfsdtest.AsMember(t, 1001, "echo x >"+dir+"/d/other"); !strings.Contains(out, "Permission denied") {
 		t.Errorf("another user of a member wrote into the user's directory: %q", out)
 	}
-	if out := asMember(t, 1000, "dd if=/dev/zero of="+dir+"/big bs=1M count=128 conv=fsync"); !strings.Contains(out, "No space left") {
+	if out := nfsdtest.AsMember(t, 1000, "dd if=/dev/zero of="+dir+"/big bs=1M count=128 conv=fsync"); !strings.Contains(out, "No space left") {
 		t.Errorf("more than the volume holds was written: %q", out)
 	}
 }
@@ -213,7 +157,7 @@ func TestAVolumeThatIsReadOnlyTakesNoWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := l.attach(t, n, "data", false).Dir // that the node's mount would allow it proves that the server does not
-	if out := asMember(t, 1000, "cat "+dir+"/file; echo x >>"+dir+"/file"); !strings.HasPrefix(out, "hello\n") || !strings.Contains(out, "Read-only") {
+	if out := nfsdtest.AsMember(t, 1000, "cat "+dir+"/file; echo x >>"+dir+"/file"); !strings.HasPrefix(out, "hello\n") || !strings.Contains(out, "Read-only") {
 		t.Errorf("reading and writing a read-only volume: %q", out)
 	}
 }
@@ -248,7 +192,7 @@ func TestAClientThatIsCutOffAndShutOutWritesNoMore(t *testing.T) {
 	}
 	dir, otherDir := l.attach(t, lost, "data", false).Dir, l.attach(t, other, "data", false).Dir
 	var said bytes.Buffer
-	writer := member(t.Context(), 1000, "n=0; while :; do n=$((n+1)); echo $n >>"+dir+"/log && sync "+dir+"/log || { echo stopped at $n; sleep 1; }; done")
+	writer := nfsdtest.Member(t.Context(), 1000, "n=0; while :; do n=$((n+1)); echo $n >>"+dir+"/log && sync "+dir+"/log || { echo stopped at $n; sleep 1; }; done")
 	writer.Stdout, writer.Stderr, writer.WaitDelay = &said, &said, time.Second
 	if err := writer.Start(); err != nil {
 		t.Fatal(err)
@@ -258,18 +202,18 @@ func TestAClientThatIsCutOffAndShutOutWritesNoMore(t *testing.T) {
 	t.Cleanup(func() { _ = writer.Process.Kill(); <-ended })
 	log := filepath.Join(disk, "log")
 	until(t, "the writer writes", func() bool { return size(log) > 20 })
-	run(t, lost.space, "ip link set eth0 down")
+	nfsdtest.Run(t, lost.space, "ip link set eth0 down")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := l.server.Fence(ctx, lost.own); err != nil {
 		t.Fatal(err)
 	}
 	at := size(log)
-	if out := asMember(t, 1000, "echo from another node >>"+otherDir+"/log && echo wrote"); out != "wrote\n" {
+	if out := nfsdtest.AsMember(t, 1000, "echo from another node >>"+otherDir+"/log && echo wrote"); out != "wrote\n" {
 		t.Errorf("a node that was not shut out: %q", out)
 	}
 	at += int64(len("from another node\n"))
-	run(t, lost.space, "ip link set eth0 up")
+	nfsdtest.Run(t, lost.space, "ip link set eth0 up")
 	until(t, "the writer is refused", func() bool {
 		return strings.Contains(said.String(), "stopped at") || received(t, lost.space) > 0 && size(log) != at
 	})
@@ -286,7 +230,7 @@ func TestAClientThatIsCutOffAndShutOutWritesNoMore(t *testing.T) {
 func received(t *testing.T, space netns.Handle) int {
 	t.Helper()
 	n := 0
-	_, _ = fmt.Sscan(run(t, space, "cat /sys/class/net/eth0/statistics/rx_packets 2>/dev/null || echo 0"), &n)
+	_, _ = fmt.Sscan(nfsdtest.Run(t, space, "cat /sys/class/net/eth0/statistics/rx_packets 2>/dev/null || echo 0"), &n)
 	return n
 }
 
@@ -326,7 +270,7 @@ func TestAServerThatIsStoppedLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(l.server.cfg.Dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the root of a server that was stopped: %v", err)
 	}
-	if listening := run(t, l.server.cfg.Space, "ss -Htln"); listening != "" {
+	if listening := nfsdtest.Run(t, l.server.cfg.Space, "ss -Htln"); listening != "" {
 		t.Errorf("a server that was stopped listens: %q", listening)
 	}
 }
