@@ -64,6 +64,7 @@ type hub struct {
 	observed uint64 // what Live has told of is taken in up to here
 	nodes    map[string]*hubNode
 	heard    heard
+	volumes  heardVolumes
 	swept    time.Time
 
 	mu       sync.Mutex
@@ -88,7 +89,7 @@ type hubNode struct {
 
 func newHub(reader Reader, live Live) *hub {
 	return &hub{
-		reader: reader, live: live, feed: newFeed(), heard: heard{}, view: &state.View{}, nodes: map[string]*hubNode{}, shown: map[string]*shown{},
+		reader: reader, live: live, feed: newFeed(), heard: heard{}, volumes: heardVolumes{}, view: &state.View{}, nodes: map[string]*hubNode{}, shown: map[string]*shown{},
 		changed: make(chan struct{}),
 	}
 }
@@ -162,7 +163,7 @@ func (h *hub) take(view *state.View) {
 	}
 	slices.SortFunc(fresh, func(a, b *shown) int { return strings.Compare(a.name, b.name) })
 	heard := h.heard.look(h.live, view, told, sweep)
-	others := slices.Concat(storedNotes(h.view, view), nodeNotes(h.view, view, heard), volumeNotes(view, heard))
+	others := slices.Concat(storedNotes(h.view, view), nodeNotes(h.view, view, heard), h.volumes.look(h.live, view, told, sweep))
 	h.view = view
 	h.tell(view, fresh, gone, others)
 }

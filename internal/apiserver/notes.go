@@ -45,18 +45,6 @@ func ofVolume(v *state.Volume) (string, owner) {
 	return v.UID(), owner{project: projectOr(v.Intent.Project)}
 }
 
-// volumeNotes returns the volumes on nodes whose agents said something new.
-func volumeNotes(after *state.View, observed map[string]bool) []note {
-	var notes []note
-	for _, node := range slices.Sorted(maps.Keys(observed)) {
-		for _, v := range after.VolumesOnNode(node) {
-			name, of := ofVolume(v)
-			notes = append(notes, note{kind: api.KindVolume, name: name, owner: of})
-		}
-	}
-	return notes
-}
-
 // intentNotes returns what changed of what users want of projects' networks, which are known by their UIDs.
 func intentNotes(before, after []*api.NetworkIntent) []note {
 	changed, gone := state.Diff(before, after, func(n *api.NetworkIntent) string { return n.Name })

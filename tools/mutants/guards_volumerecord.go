@@ -163,4 +163,18 @@ var volumeRecordGuards = []Mutant{
 		Replace: "\tif false {\n",
 		Test:    "./internal/cli TestADeletedVolumeIsKeptUnlessItIsToGoNow",
 	},
+	{
+		Guard:   "who waits for a volume hears of each report about it",
+		File:    "internal/apiserver/volumenotes.go",
+		Find:    "if before.heard == now.heard && reflect.DeepEqual(before.volumes[v.UID()], now.volumes[v.UID()]) {",
+		Replace: "if before.heard == now.heard || reflect.DeepEqual(before, now) {",
+		Test:    "./internal/apiserver TestEachReportAboutAVolumeIsNewsOfIt",
+	},
+	{
+		Guard:   "who waits for a volume hears of its node's silence",
+		File:    "internal/apiserver/volumenotes.go",
+		Find:    "if before.heard == now.heard && reflect",
+		Replace: "if reflect",
+		Test:    "./internal/apiserver TestEachReportAboutAVolumeIsNewsOfIt",
+	},
 }
