@@ -1,0 +1,175 @@
+//! The front end's side.
+
+use std::fmt::Write;
+
+use crate::parse::{Api, Function, Length, Type, Way};
+
+/// The front end's Rust code: a symbol for each function, `numbers` on the wire, `STATUSES` and `ENTRY_POINTS` by name.
+///
+/// The code calls `crate::front()`, a `gpuremote_client::Front`. Functions that are local or manual are expected in `crate::by_hand`.
+pub fn client(api: &Api) -> String {
+    let mut code = String::from("use gpuremote_client::wire::Malformed;\n");
+    let s = &api.statuses;
+    let _ = writeln!(
+        code,
+        "/// Statuses that stubs return themselves.\npub const STATUSES: gpuremote_client::Statuses = gpuremote_client::Statuses {{ ok: {}, lost: {}, invalid: {}, handle: {}, unsupported: {} }};",
+        s.ok, s.lost, s.invalid, s.handle, s.unsupported
+    );
+    let _ = writeln!(code, "/// The API's number on the wire.\npub const API: u8 = {};", api.number);
+    let _ = writeln!(code, "/// Numbers of the functions on the wire.\n#[allow(missing_docs, dead_code)]\npub mod numbers {{");
+    for (number, function) in api.functions.iter().enumerate() {
+        let _ = writeln!(code, "    pub const {}: u16 = {number};", function.name);
+    }
+    let _ = writeln!(code, "}}\n/// Kinds of handles.\n#[allow(missing_docs, dead_code)]\npub mod kinds {{");
+    for (kind, (name, first)) in api.handles.iter().enumerate() {
+        let _ = writeln!(
+            code,
+            "    pub const {name}: gpuremote_client::HandleKind = gpuremote_client::HandleKind {{ number: {kind}, first: {first} }};"
+        );
+    }
+    code.push_str("}\n");
+    for (number, function) in api.functions.iter().enumerate() {
+        match function.way {
+            Way::Sync | Way::Async | Way::Cached => stub(&mut code, function, number),
+            Way::Refused => refusal(&mut code, function),
+            Way::Local | Way::Manual => {}
+        }
+    }
+    code.push_str("/// Each function that this library has, by name.\npub static ENTRY_POINTS: &[(&str, gpuremote_client::Entry)] = &[\n");
+    for function in &api.functions {
+        let place = if matches!(function.way, Way::Local | Way::Manual) { "crate::by_hand::" } else { "" };
+        let _ = writeln!(code, "    (\"{0}\", gpuremote_client::Entry({place}{0} as *const ())),", function.name);
+    }
+    code.push_str("];\n");
+    code
+}
+
+fn refusal(code: &mut String, function: &Function) {
+    let name = &function.name;
+    let _ = writeln!(
+        code,
+        "/// Not supported.\n#[no_mangle]\npub extern \"C\" fn {name}() -> i32 {{\n    crate::front().refuse(\"{name}\")\n}}"
+    );
+}
+
+fn c_type(r#type: &Type) -> String {
+    match r#type {
+        Type::Scalar(name) => name.clone(),
+        Type::Handle(_) | Type::Free(_) => "u64".into(),
+        Type::New(_) => "*mut u64".into(),
+        Type::In(name, _) => format!("*const {name}"),
+        Type::InHandles(..) => "*const u64".into(),
+        Type::Out(name, _) => format!("*mut {name}"),
+        Type::Text => "*const std::ffi::c_char".into(),
+        Type::Null => "*const std::ffi::c_void".into(),
+    }
+}
+
+fn length(of: &Length) -> String {
+    match of {
+        Length::Fixed(count) => count.to_string(),
+        Length::Argument(name) => format!("{name} as usize"),
+    }
+}
+
+fn stub(code: &mut String, function: &Function, number: usize) {
+    let name = &function.name;
+    let list: Vec<_> = function.arguments.iter().map(|a| format!("{}: {}", a.name, c_type(&a.r#type))).collect();
+    let _ = writeln!(code, "/// Remote.\n#[no_mangle]\npub unsafe extern \"C\" fn {name}({}) -> i32 {{", list.join(", "));
+    code.push_str("    let front = crate::front();\n");
+    checks(code, function);
+    for argument in &function.arguments {
+        if let Type::New(kind) = &argument.r#type {
+            let _ = writeln!(code, "    let minted_{0} = front.mint(kinds::{kind});", argument.name);
+        }
+    }
+    let call = match function.way {
+        Way::Async => "post",
+        Way::Cached => "ask",
+        _ => "call",
+    };
+    let _ = writeln!(code, "    let status = front.{call}({number}, |encoder| {{\n        let _ = &encoder;");
+    encode(code, function);
+    code.push_str("    }");
+    if function.way != Way::Async {
+        code.push_str(", |decoder| {\n        let _ = &decoder;\n");
+        decode(code, function);
+        code.push_str("        Ok::<(), Malformed>(())\n    }");
+    }
+    code.push_str(");\n");
+    for argument in &function.arguments {
+        match &argument.r#type {
+            Type::New(kind) => {
+                let _ = writeln!(
+                    code,
+                    "    if status == STATUSES.ok {{ *{0} = minted_{0}; }} else {{ front.unmint(kinds::{kind}, minted_{0}); }}",
+                    argument.name
+                );
+            }
+            Type::Free(kind) => {
+                let _ = writeln!(code, "    front.unmint(kinds::{kind}, {});", argument.name);
+            }
+            _ => {}
+        }
+    }
+    code.push_str("    status\n}\n");
+}
+
+/// What is wrong whatever the server says is told at once.
+fn checks(code: &mut String, function: &Function) {
+    for argument in &function.arguments {
+        let name = &argument.name;
+        let _ = match &argument.r#type {
+            Type::Handle(kind) | Type::Free(kind) => {
+                writeln!(code, "    if !front.is(kinds::{kind}, {name}) {{ return STATUSES.handle; }}")
+            }
+            Type::New(_) | Type::Text => writeln!(code, "    if {name}.is_null() {{ return STATUSES.invalid; }}"),
+            Type::Null => writeln!(code, "    if !{name}.is_null() {{ return front.refuse(\"{} with {name}\"); }}", function.name),
+            _ => Ok(()),
+        };
+    }
+}
+
+/// Numbers and handles come first, so that the server knows all lengths before it reads arrays.
+fn encode(code: &mut String, function: &Function) {
+    for argument in &function.arguments {
+        let name = &argument.name;
+        let _ = match &argument.r#type {
+            Type::Scalar(scalar) => writeln!(code, "        encoder.{scalar}({name});"),
+            Type::Handle(_) | Type::Free(_) => writeln!(code, "        encoder.u64({name});"),
+            Type::New(_) => writeln!(code, "        encoder.u64(minted_{name});"),
+            Type::Out(..) => writeln!(code, "        encoder.u8(u8::from(!{name}.is_null()));"),
+            _ => Ok(()),
+        };
+    }
+    for argument in &function.arguments {
+        let name = &argument.name;
+        let _ = match &argument.r#type {
+            Type::In(scalar, of) => writeln!(
+                code,
+                "        encoder.u8(u8::from(!{name}.is_null()));\n        if !{name}.is_null() {{ for i in 0..{} {{ encoder.{scalar}(*{name}.add(i)); }} }}",
+                length(of)
+            ),
+            Type::InHandles(_, of) => writeln!(
+                code,
+                "        encoder.u8(u8::from(!{name}.is_null()));\n        if !{name}.is_null() {{ for i in 0..{} {{ encoder.u64(*{name}.add(i)); }} }}",
+                length(of)
+            ),
+            Type::Text => writeln!(code, "        encoder.bytes_counted(std::ffi::CStr::from_ptr({name}).to_bytes());"),
+            _ => Ok(()),
+        };
+    }
+}
+
+fn decode(code: &mut String, function: &Function) {
+    for argument in &function.arguments {
+        if let Type::Out(scalar, of) = &argument.r#type {
+            let name = &argument.name;
+            let _ = writeln!(
+                code,
+                "        if !{name}.is_null() {{ for i in 0..{} {{ *{name}.add(i) = decoder.{scalar}()?; }} }}",
+                length(of)
+            );
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Stubs for both sides of a remote API, made from its description.
+//!
+//! A description names each function once, with the directions of its arguments and the way it is called:
+//!
+//! ```text
+//! api cuda 1;                       # name and number on the wire
+//! status ok 0 lost 46 malformed 1;  # statuses that the stubs themselves return
+//! handle CUstream 3;                # values below 3 mean something in the API itself, and pass unchanged
+//! fn cuMemAlloc_v2(address: out u64, bytes: usize) sync;
+//! fn cuStreamCreate(stream: new CUstream, flags: u32) async;
+//! fn cuStreamDestroy_v2(stream: free CUstream) async;
+//! fn cuDeviceGetAttribute(value: out i32, attribute: i32, device: i32) cached;
+//! ```
+//!
+//! Types of arguments:
+//!
+//! | type | in C | on the wire |
+//! |---|---|---|
+//! | `i32`, `u32`, `u64`, `usize`, `f32`, ... | by value | the value |
+//! | `H`, a handle | by value | its number |
+//! | `new H` | pointer to a handle | a number, which the client mints |
+//! | `free H` | by value | its number, which is free afterwards |
+//! | `in T[n]`, `in H[n]` | pointer to `n` values (another argument or a number) | the values, or that it was null |
+//! | `out T`, `out T[n]` | pointer | the values, in the reply; null is allowed and filled with nothing |
+//! | `str` | pointer to a C string | its bytes |
+//! | `null` | pointer | nothing; anything but null is refused |
+//!
+//! Ways:
+//!
+//! | way | the client |
+//! |---|---|
+//! | `sync` | waits for the reply |
+//! | `async` | does not wait; a failure is told with the next reply |
+//! | `cached` | waits once for each set of arguments, as the answer never changes |
+//! | `local` | answers by itself: written by hand, and not on the wire |
+//! | `manual` | written by hand on both sides; the description gives the number |
+//! | `refused` | returns that the function is not supported |
+//!
+//! After the way: `blocks` (the call may take long, so that others may begin meanwhile), `server` (the server's part is written by hand).
+
+mod client;
+mod parse;
+mod server;
+
+pub use client::client;
+pub use parse::{parse, Api, Argument, Function, Length, Type, Way};
+pub use server::server;

@@ -1,0 +1,294 @@
+//! Descriptions as values.
+
+/// An API.
+#[derive(Debug)]
+pub struct Api {
+    /// Its name.
+    pub name: String,
+    /// Its number on the wire.
+    pub number: u8,
+    /// Statuses that stubs return themselves.
+    pub statuses: Statuses,
+    /// Its kinds of handles, with the first value that is a handle; smaller ones mean something in the API itself.
+    pub handles: Vec<(String, u64)>,
+    /// Its functions. Their places are their numbers on the wire.
+    pub functions: Vec<Function>,
+}
+
+/// Statuses that stubs return themselves.
+#[derive(Debug, Default)]
+pub struct Statuses {
+    /// Success.
+    pub ok: i32,
+    /// The server is lost.
+    pub lost: i32,
+    /// An argument is wrong.
+    pub invalid: i32,
+    /// A handle is of no object.
+    pub handle: i32,
+    /// The function is not supported.
+    pub unsupported: i32,
+}
+
+/// A function.
+#[derive(Debug)]
+pub struct Function {
+    /// Its name, which is the symbol.
+    pub name: String,
+    /// Its arguments, in order.
+    pub arguments: Vec<Argument>,
+    /// How it is called.
+    pub way: Way,
+    /// Whether others may begin while it runs.
+    pub blocks: bool,
+    /// Whether the server's part is written by hand.
+    pub by_hand_on_server: bool,
+}
+
+/// An argument.
+#[derive(Debug)]
+pub struct Argument {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub r#type: Type,
+}
+
+/// How a function is called: see the table of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Way {
+    Sync,
+    Async,
+    Cached,
+    Local,
+    Manual,
+    Refused,
+}
+
+/// The type of an argument: see the table of this crate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Type {
+    Scalar(String),
+    Handle(String),
+    New(String),
+    Free(String),
+    In(String, Length),
+    InHandles(String, Length),
+    Out(String, Length),
+    Text,
+    Null,
+}
+
+/// How many values an array has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// Always so many.
+    Fixed(usize),
+    /// As many as another argument says.
+    Argument(String),
+}
+
+const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "usize"];
+
+/// Reads a description. An error names the statement and what is wrong with it.
+pub fn parse(text: &str) -> Result<Api, String> {
+    let bare: String = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect::<Vec<_>>().join("\n");
+    let mut api =
+        Api { name: String::new(), number: 0, statuses: Statuses::default(), handles: Vec::new(), functions: Vec::new() };
+    for statement in bare.split(';').map(str::trim).filter(|s| !s.is_empty()) {
+        let (word, rest) = statement.split_once(char::is_whitespace).unwrap_or((statement, ""));
+        let read = match word {
+            "api" => read_api(&mut api, rest),
+            "status" => read_statuses(&mut api.statuses, rest),
+            "handle" => read_handle(&mut api, rest),
+            "fn" => read_function(&api, rest).map(|function| api.functions.push(function)),
+            "refused" => {
+                for name in rest.split_whitespace() {
+                    let name = name.to_owned();
+                    api.functions.push(Function {
+                        name,
+                        arguments: Vec::new(),
+                        way: Way::Refused,
+                        blocks: false,
+                        by_hand_on_server: false,
+                    });
+                }
+                Ok(())
+            }
+            _ => Err("it begins with none of api, status, handle, fn, refused".to_owned()),
+        };
+        read.map_err(|why| format!("in the statement \"{statement}\": {why}"))?;
+    }
+    for (i, function) in api.functions.iter().enumerate() {
+        if api.functions[..i].iter().any(|earlier| earlier.name == function.name) {
+            return Err(format!("{} is described twice", function.name));
+        }
+    }
+    Ok(api)
+}
+
+fn read_api(api: &mut Api, rest: &str) -> Result<(), String> {
+    let (name, number) = rest.split_once(' ').ok_or("write: api NAME NUMBER")?;
+    api.name = name.to_owned();
+    api.number = number.trim().parse().map_err(|_| "the number is none of 1 to 255")?;
+    Ok(())
+}
+
+fn read_statuses(statuses: &mut Statuses, rest: &str) -> Result<(), String> {
+    let words: Vec<_> = rest.split_whitespace().collect();
+    for pair in words.chunks(2) {
+        let [name, value] = pair else { return Err("write pairs of name and value".into()) };
+        let value = value.parse().map_err(|_| format!("{value} is no number"))?;
+        *match *name {
+            "ok" => &mut statuses.ok,
+            "lost" => &mut statuses.lost,
+            "invalid" => &mut statuses.invalid,
+            "handle" => &mut statuses.handle,
+            "unsupported" => &mut statuses.unsupported,
+            _ => return Err(format!("{name} is no status that stubs return")),
+        } = value;
+    }
+    Ok(())
+}
+
+fn read_handle(api: &mut Api, rest: &str) -> Result<(), String> {
+    let (name, first) = rest.split_once(' ').unwrap_or((rest, "1"));
+    let first = first.trim().parse().map_err(|_| "the first handle is no number")?;
+    api.handles.push((name.trim().to_owned(), first));
+    Ok(())
+}
+
+fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
+    let (name, rest) = rest.split_once('(').ok_or("an argument list is missing")?;
+    let (list, words) = rest.rsplit_once(')').ok_or("the argument list has no end")?;
+    let mut arguments = Vec::new();
+    for argument in list.split(',').map(str::trim).filter(|a| !a.is_empty()) {
+        let (name, r#type) = argument.split_once(':').ok_or(format!("the argument \"{argument}\" has no type"))?;
+        arguments.push(Argument { name: name.trim().to_owned(), r#type: read_type(api, r#type.trim())? });
+    }
+    let mut words = words.split_whitespace();
+    let way = match words.next() {
+        Some("sync") => Way::Sync,
+        Some("async") => Way::Async,
+        Some("cached") => Way::Cached,
+        Some("local") => Way::Local,
+        Some("manual") => Way::Manual,
+        Some("refused") => Way::Refused,
+        other => return Err(format!("{} is no way to call a function", other.unwrap_or("nothing"))),
+    };
+    let (mut blocks, mut by_hand_on_server) = (false, way == Way::Manual);
+    for word in words {
+        match word {
+            "blocks" => blocks = true,
+            "server" => by_hand_on_server = true,
+            _ => return Err(format!("{word} says nothing about a function")),
+        }
+    }
+    let function = Function { name: name.trim().to_owned(), arguments, way, blocks, by_hand_on_server };
+    check(&function)?;
+    Ok(function)
+}
+
+fn check(function: &Function) -> Result<(), String> {
+    let waits = matches!(function.way, Way::Sync | Way::Cached);
+    for argument in &function.arguments {
+        if matches!(argument.r#type, Type::Out(..)) && function.way == Way::Async {
+            return Err(format!("{} comes in a reply, for which an async function does not wait", argument.name));
+        }
+        if let Type::In(_, Length::Argument(of)) | Type::InHandles(_, Length::Argument(of)) | Type::Out(_, Length::Argument(of)) =
+            &argument.r#type
+        {
+            let is_number = function.arguments.iter().any(|other| other.name == *of && matches!(other.r#type, Type::Scalar(_)));
+            if !is_number {
+                return Err(format!("the length of {} is {of}, which is no argument with a number", argument.name));
+            }
+        }
+    }
+    if function.blocks && !waits && function.way != Way::Manual {
+        return Err("only a function that is waited for can block".into());
+    }
+    Ok(())
+}
+
+fn read_type(api: &Api, text: &str) -> Result<Type, String> {
+    let is_handle = |name: &str| api.handles.iter().any(|(handle, _)| handle == name);
+    let named = |name: &str| {
+        if is_handle(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(format!("{name} is no handle"))
+        }
+    };
+    let scalar = |name: &str| {
+        if SCALARS.contains(&name) {
+            Ok(name.to_owned())
+        } else {
+            Err(format!("{name} is neither a number nor a handle"))
+        }
+    };
+    match text.split_once(' ') {
+        None if text == "str" => Ok(Type::Text),
+        None if text == "null" => Ok(Type::Null),
+        None if is_handle(text) => Ok(Type::Handle(text.to_owned())),
+        None => Ok(Type::Scalar(scalar(text)?)),
+        Some(("new", name)) => Ok(Type::New(named(name)?)),
+        Some(("free", name)) => Ok(Type::Free(named(name)?)),
+        Some(("in", what)) => {
+            let (name, length) = read_array(what)?;
+            if is_handle(name) {
+                return Ok(Type::InHandles(name.to_owned(), length));
+            }
+            Ok(Type::In(scalar(name)?, length))
+        }
+        Some(("out", what)) => {
+            let (name, length) = read_array(what)?;
+            Ok(Type::Out(scalar(name)?, length))
+        }
+        Some(_) => Err(format!("\"{text}\" is no type")),
+    }
+}
+
+fn read_array(text: &str) -> Result<(&str, Length), String> {
+    let Some((name, length)) = text.split_once('[') else { return Ok((text, Length::Fixed(1))) };
+    let length = length.strip_suffix(']').ok_or("a length has no end")?.trim();
+    let length = match length.parse() {
+        Ok(count) => Length::Fixed(count),
+        Err(_) => Length::Argument(length.to_owned()),
+    };
+    Ok((name.trim(), length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "api x 7; status ok 0 lost 1; handle S 3; ";
+
+    #[test]
+    fn a_description_is_read() {
+        let api = parse(&format!("{HEAD} fn make(s: new S, flags: u32) async; # why\n fn get(p: out u8[n], n: usize, s: S) sync blocks;"))
+            .unwrap();
+        assert_eq!((api.name.as_str(), api.number, api.functions.len()), ("x", 7, 2));
+        assert_eq!(api.functions[0].arguments[0].r#type, Type::New("S".into()));
+        assert_eq!(api.functions[1].arguments[0].r#type, Type::Out("u8".into(), Length::Argument("n".into())));
+        assert!(api.functions[1].blocks);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, complaint) in [
+            ("fn f(a: out i32) async", "does not wait"),
+            ("fn f(a: T) sync", "neither a number nor a handle"),
+            ("fn f(a: out u8[n]) sync", "no argument with a number"),
+            ("fn f(a: i32) later", "no way to call"),
+            ("fn f() sync; fn f() sync", "described twice"),
+            ("fn f() async blocks", "can block"),
+            ("verb f", "begins with none"),
+        ] {
+            let error = parse(&format!("{HEAD}{text};")).unwrap_err();
+            assert!(error.contains(complaint), "{text}: {error}");
+        }
+    }
+}
