@@ -5,6 +5,18 @@ use crate::{Decoder, Encoder, Malformed, VERSION};
 /// Length of a token, in bytes.
 pub const TOKEN_BYTES: usize = 32;
 
+/// The token that 64 hexadecimal digits write. None when they are something else.
+pub fn token_of_hex(digits: &str) -> Option<[u8; TOKEN_BYTES]> {
+    let mut token = [0; TOKEN_BYTES];
+    if digits.len() != 2 * TOKEN_BYTES || !digits.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in token.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(token)
+}
+
 const MAGIC: &[u8; 4] = b"NMGP";
 
 /// What a lane is for.

@@ -6,7 +6,7 @@
 mod hello;
 mod values;
 
-pub use hello::{Hello, Kind, Welcome, TOKEN_BYTES};
+pub use hello::{token_of_hex, Hello, Kind, Welcome, TOKEN_BYTES};
 pub use values::{Decoder, Encoder, Malformed};
 
 /// Version of the protocol. Client and server must have the same one.

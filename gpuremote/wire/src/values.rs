@@ -64,6 +64,14 @@ impl Encoder {
         &self.bytes
     }
 
+    /// Replaces bytes that were appended before.
+    ///
+    /// # Panics
+    /// When so many bytes are not there yet.
+    pub fn set(&mut self, at: usize, bytes: &[u8]) {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
     /// Appends a size as a `u64`.
     #[inline]
     pub fn usize(&mut self, value: usize) {

@@ -1,0 +1,16 @@
+//! What all front ends of remote GPUs share: the session with the server, a lane for each thread, numbers of handles, and answers that
+//! never change.
+
+mod arena;
+mod flusher;
+mod front;
+mod handles;
+mod lane;
+mod session;
+
+pub use arena::Arena;
+pub use front::{Entry, Front, Statuses};
+pub use gpuremote_wire as wire;
+pub use handles::{HandleKind, Handles};
+pub use lane::ClientLane;
+pub use session::{Failure, Session};
