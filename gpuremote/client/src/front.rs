@@ -111,6 +111,16 @@ impl Front {
         self.settle(posted.map(|()| self.statuses.ok))
     }
 
+    /// Calls and waits; the data follows the arguments, and the reply has no values.
+    pub fn call_data(&self, function: u16, arguments: impl FnOnce(&mut Encoder), data: &[u8]) -> i32 {
+        let called = self.session().and_then(|session| {
+            session.call(self.api, function, arguments, Some(data), |_, reply| {
+                Ok(if reply.status == self.statuses.ok && reply.deferred != 0 { reply.deferred } else { reply.status })
+            })
+        });
+        self.settle(called)
+    }
+
     /// Calls and waits. Values are decoded after success only.
     pub fn call(
         &self,

@@ -28,7 +28,12 @@ pub fn client(api: &Api) -> String {
         );
     }
     code.push_str("}\n");
-    for (number, function) in api.functions.iter().enumerate() {
+    code.push_str("/// Stubs that functions written by hand call.\n#[allow(non_snake_case, dead_code)]\npub mod remote {\n    #[allow(unused_imports)]\n    use super::*;\n");
+    for (number, function) in api.functions.iter().enumerate().filter(|(_, function)| function.wrapped) {
+        stub(&mut code, function, number);
+    }
+    code.push_str("}\n");
+    for (number, function) in api.functions.iter().enumerate().filter(|(_, function)| !function.wrapped) {
         match function.way {
             Way::Sync | Way::Async | Way::Cached => stub(&mut code, function, number),
             Way::Refused => refusal(&mut code, function),
@@ -36,8 +41,8 @@ pub fn client(api: &Api) -> String {
         }
     }
     code.push_str("/// Each function that this library has, by name.\npub static ENTRY_POINTS: &[(&str, gpuremote_client::Entry)] = &[\n");
-    for function in &api.functions {
-        let place = if matches!(function.way, Way::Local | Way::Manual) { "crate::by_hand::" } else { "" };
+    for function in api.functions.iter().filter(|function| !function.name.starts_with("nearmetal")) {
+        let place = if function.wrapped || matches!(function.way, Way::Local | Way::Manual) { "crate::by_hand::" } else { "" };
         let _ = writeln!(code, "    (\"{0}\", gpuremote_client::Entry({place}{0} as *const ())),", function.name);
     }
     code.push_str("];\n");
@@ -75,7 +80,8 @@ fn length(of: &Length) -> String {
 fn stub(code: &mut String, function: &Function, number: usize) {
     let name = &function.name;
     let list: Vec<_> = function.arguments.iter().map(|a| format!("{}: {}", a.name, c_type(&a.r#type))).collect();
-    let _ = writeln!(code, "/// Remote.\n#[no_mangle]\npub unsafe extern \"C\" fn {name}({}) -> i32 {{", list.join(", "));
+    let exported = if function.wrapped { "" } else { "#[no_mangle]\n" };
+    let _ = writeln!(code, "/// Remote.\n{exported}pub unsafe extern \"C\" fn {name}({}) -> i32 {{", list.join(", "));
     code.push_str("    let front = crate::front();\n");
     checks(code, function);
     for argument in &function.arguments {

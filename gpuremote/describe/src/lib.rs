@@ -36,7 +36,8 @@
 //! | `manual` | written by hand on both sides; the description gives the number |
 //! | `refused` | returns that the function is not supported |
 //!
-//! After the way: `blocks` (the call may take long, so that others may begin meanwhile), `server` (the server's part is written by hand).
+//! After the way: `blocks` (the call may take long, so that others may begin meanwhile), `server` (the server's part is written by hand),
+//! `wrapped` (what programs call is written by hand, around the stub, which is then in `remote`).
 
 mod client;
 mod parse;

@@ -43,6 +43,8 @@ pub struct Function {
     pub blocks: bool,
     /// Whether the server's part is written by hand.
     pub by_hand_on_server: bool,
+    /// Whether what programs call is written by hand, around the stub.
+    pub wrapped: bool,
 }
 
 /// An argument.
@@ -113,6 +115,7 @@ pub fn parse(text: &str) -> Result<Api, String> {
                         way: Way::Refused,
                         blocks: false,
                         by_hand_on_server: false,
+                        wrapped: false,
                     });
                 }
                 Ok(())
@@ -178,15 +181,16 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
         Some("refused") => Way::Refused,
         other => return Err(format!("{} is no way to call a function", other.unwrap_or("nothing"))),
     };
-    let (mut blocks, mut by_hand_on_server) = (false, way == Way::Manual);
+    let (mut blocks, mut by_hand_on_server, mut wrapped) = (false, way == Way::Manual, false);
     for word in words {
         match word {
             "blocks" => blocks = true,
             "server" => by_hand_on_server = true,
+            "wrapped" => wrapped = true,
             _ => return Err(format!("{word} says nothing about a function")),
         }
     }
-    let function = Function { name: name.trim().to_owned(), arguments, way, blocks, by_hand_on_server };
+    let function = Function { name: name.trim().to_owned(), arguments, way, blocks, by_hand_on_server, wrapped };
     check(&function)?;
     Ok(function)
 }

@@ -12,7 +12,6 @@ pub fn server(api: &Api) -> String {
     let mut code = String::from("use std::ffi::c_void;\nuse gpuremote_wire::{Decoder, Encoder, Malformed};\nuse super::{Outcome, Server};\n");
     let handle_kinds = api.handles.len();
     let _ = writeln!(code, "/// The API's number on the wire.\npub const API: u8 = {};", api.number);
-    let _ = writeln!(code, "/// How many kinds of handles there are.\npub const HANDLE_KINDS: usize = {handle_kinds};");
     let _ = writeln!(code, "/// The first value of each kind that is a handle.\npub const FIRST_HANDLES: [u64; {handle_kinds}] = [");
     for (_, first) in &api.handles {
         let _ = write!(code, "{first}, ");
@@ -22,7 +21,7 @@ pub fn server(api: &Api) -> String {
         let _ = writeln!(code, "    pub const {name}: usize = {kind};");
     }
     code.push_str("}\n/// The library's functions; none where the library lacks it.\n#[allow(non_snake_case)]\npub struct Functions {\n");
-    let callable = |f: &&Function| !matches!(f.way, Way::Local | Way::Refused) && !(f.way == Way::Manual && f.arguments.is_empty());
+    let callable = |f: &&Function| f.way != Way::Refused && !f.name.starts_with("nearmetal");
     for function in api.functions.iter().filter(callable) {
         let _ = writeln!(code, "    pub {}: Option<{}>,", function.name, signature(function));
     }
@@ -31,23 +30,19 @@ pub fn server(api: &Api) -> String {
         let _ = writeln!(code, "            {0}: library.get(b\"{0}\\0\").ok().map(|symbol| *symbol),", function.name);
     }
     code.push_str("        }\n    }\n}\n");
-    let _ = writeln!(code, "/// Names of the functions, by number.\npub const NAMES: [&str; {}] = [", api.functions.len());
-    for function in &api.functions {
-        let _ = writeln!(code, "    \"{}\",", function.name);
-    }
-    code.push_str("];\n/// Whether others may begin while this function runs.\npub fn blocks(function: u16) -> bool {\n    matches!(function, u16::MAX");
+    code.push_str("/// Whether others may begin while this function runs.\npub fn blocks(function: u16) -> bool {\n    #[allow(clippy::match_like_matches_macro)]\n    match function {\n        u16::MAX");
     for (number, function) in api.functions.iter().enumerate() {
         if function.blocks {
             let _ = write!(code, " | {number}");
         }
     }
-    code.push_str(")\n}\n/// Runs a call.\n///\n/// # Safety\n/// The functions must be those of the API's library.\n");
-    code.push_str("#[allow(unused_variables, clippy::redundant_closure_call)]\npub unsafe fn dispatch(server: &mut Server, lane: &mut gpuremote_transport::Lane, function: u16, decoder: &mut Decoder<'_>, encoder: &mut Encoder) -> std::io::Result<Outcome> {\n    let status = match function {\n");
+    code.push_str(" => true,\n        _ => false,\n    }\n}\n/// Runs a call.\n///\n/// # Safety\n/// The functions must be those of the API's library.\n");
+    code.push_str("#[allow(unused_variables, clippy::redundant_closure_call)]\npub unsafe fn dispatch(server: &mut Server, link: &mut crate::worker::Link<'_>, function: u16, decoder: &mut Decoder<'_>, encoder: &mut Encoder) -> std::io::Result<Outcome> {\n    let status = match function {\n");
     for (number, function) in api.functions.iter().enumerate() {
         match function.way {
             Way::Local | Way::Refused => {}
             _ if function.by_hand_on_server => {
-                let _ = writeln!(code, "        {number} => return server.{}(lane, decoder, encoder),", snake(&function.name));
+                let _ = writeln!(code, "        {number} => return server.{}(link, decoder, encoder),", snake(&function.name));
             }
             _ => arm(&mut code, api, function, number),
         }

@@ -1,0 +1,128 @@
+//! Which context is current in a thread. The server's lane for the thread has the same state; this is the copy that answers questions.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
+
+use crate::stubs::{kinds, numbers, remote, STATUSES};
+use crate::front;
+
+thread_local! {
+    static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The primary context of each device has one number, however often it is retained.
+fn primaries() -> &'static Mutex<HashMap<i32, u64>> {
+    static PRIMARIES: OnceLock<Mutex<HashMap<i32, u64>>> = OnceLock::new();
+    PRIMARIES.get_or_init(Mutex::default)
+}
+
+fn with_stack<T>(run: impl FnOnce(&mut Vec<u64>) -> T) -> Option<T> {
+    STACK.try_with(|stack| run(&mut stack.borrow_mut())).ok()
+}
+
+/// The context that is current in this thread; 0 is none.
+pub(crate) fn current() -> u64 {
+    with_stack(|stack| stack.last().copied()).flatten().unwrap_or(0)
+}
+
+fn made(status: i32, context: *const u64) -> i32 {
+    if status == STATUSES.ok {
+        // SAFETY: the stub has checked the pointer, and has filled it.
+        with_stack(|stack| stack.push(unsafe { *context }));
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32) -> i32 {
+    made(remote::cuCtxCreate_v2(context, flags, device), context)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxCreate_v3(context: *mut u64, affinities: *const std::ffi::c_void, count: i32, flags: u32, device: i32) -> i32 {
+    made(remote::cuCtxCreate_v3(context, affinities, count, flags, device), context)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxCreate_v4(context: *mut u64, parameters: *const std::ffi::c_void, flags: u32, device: i32) -> i32 {
+    made(remote::cuCtxCreate_v4(context, parameters, flags, device), context)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxDestroy_v2(context: u64) -> i32 {
+    let status = remote::cuCtxDestroy_v2(context);
+    if status == STATUSES.ok {
+        with_stack(|stack| {
+            if stack.last() == Some(&context) {
+                stack.pop();
+            }
+        });
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxSetCurrent(context: u64) -> i32 {
+    if current() == context && context != 0 {
+        return STATUSES.ok;
+    }
+    let status = remote::cuCtxSetCurrent(context);
+    if status == STATUSES.ok {
+        with_stack(|stack| {
+            stack.pop();
+            if context != 0 {
+                stack.push(context);
+            }
+        });
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxPushCurrent_v2(context: u64) -> i32 {
+    let status = remote::cuCtxPushCurrent_v2(context);
+    if status == STATUSES.ok {
+        with_stack(|stack| stack.push(context));
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut u64) -> i32 {
+    let status = front().call(numbers::cuCtxPopCurrent_v2, |_| {}, |_| Ok(()));
+    if status == STATUSES.ok {
+        let popped = with_stack(Vec::pop).flatten().unwrap_or(0);
+        if !context.is_null() {
+            *context = popped;
+        }
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut u64) -> i32 {
+    if context.is_null() {
+        return STATUSES.invalid;
+    }
+    *context = current();
+    STATUSES.ok
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32) -> i32 {
+    if context.is_null() {
+        return STATUSES.invalid;
+    }
+    let mut retained = 0;
+    let status = remote::cuDevicePrimaryCtxRetain(&mut retained, device);
+    if status == STATUSES.ok {
+        let mut primaries = primaries().lock().expect("no one panics with this lock");
+        let number = *primaries.entry(device).or_insert(retained);
+        if number != retained {
+            front().unmint(kinds::CUcontext, retained);
+        }
+        *context = number;
+    }
+    status
+}

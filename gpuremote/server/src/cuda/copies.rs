@@ -1,0 +1,199 @@
+//! Copies between the client's host memory and the GPU.
+//!
+//! Data arrives in a ring that the driver has pinned, and the GPU's copy engine takes it from there, chunk by chunk, while the next ones
+//! arrive; it puts what the client fetches into the other ring likewise. Where both sides are on one host, no processor touches the data after
+//! the client has written it.
+
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::io;
+
+use gpuremote_transport::{CHUNK_BYTES, RING_BYTES};
+
+use super::calls::Functions;
+use super::NOT_SUPPORTED;
+use crate::worker::Link;
+
+/// Data of at most so many bytes is copied into memory of the driver's own at once, as the driver does with memory that is not pinned.
+const STAGED_BYTES: usize = 64 << 10;
+/// How many chunks are copied at once.
+const DEPTH: usize = 4;
+/// CU_MEMHOSTREGISTER_PORTABLE: pinned for all contexts.
+const PORTABLE: u32 = 1;
+/// CU_EVENT_DISABLE_TIMING.
+const WITHOUT_TIMES: u32 = 2;
+
+type Event = *mut c_void;
+
+/// A lane's copies: its events, which tell when a chunk is copied.
+#[derive(Default)]
+pub struct Copier {
+    pinned: bool,
+    events: Vec<Event>,
+    staging: Vec<u8>,
+}
+
+// SAFETY: events may be used by all threads.
+unsafe impl Send for Copier {}
+
+/// The driver's functions that copies use.
+struct Engine {
+    to_device: unsafe extern "C" fn(u64, *const u8, usize, *mut c_void) -> i32,
+    to_host: unsafe extern "C" fn(*const u8, u64, usize, *mut c_void) -> i32,
+    record: unsafe extern "C" fn(Event, *mut c_void) -> i32,
+    wait: unsafe extern "C" fn(Event) -> i32,
+    synchronize: unsafe extern "C" fn(*mut c_void) -> i32,
+}
+
+impl Engine {
+    fn of(functions: &Functions) -> Option<Self> {
+        Some(Engine {
+            to_device: functions.cuMemcpyHtoDAsync_v2?,
+            to_host: functions.cuMemcpyDtoHAsync_v2?,
+            record: functions.cuEventRecord?,
+            wait: functions.cuEventSynchronize?,
+            synchronize: functions.cuStreamSynchronize?,
+        })
+    }
+}
+
+impl Copier {
+    /// Pins the rings, and makes events. Without either, copies are slower, not wrong.
+    unsafe fn prepare(&mut self, functions: &Functions, link: &Link<'_>) {
+        if self.pinned {
+            return;
+        }
+        self.pinned = true;
+        if let Some(register) = functions.cuMemHostRegister_v2 {
+            for (start, length) in link.lane.memories() {
+                register(start, length, PORTABLE);
+            }
+        }
+    }
+
+    unsafe fn event(&mut self, functions: &Functions) -> Option<Event> {
+        if let Some(event) = self.events.pop() {
+            return Some(event);
+        }
+        let mut event = std::ptr::null_mut();
+        (functions.cuEventCreate?(&mut event, WITHOUT_TIMES) == 0).then_some(event)
+    }
+
+    /// Copies the data that follows the call to the GPU. All of it is taken from the lane, whatever comes of the copy.
+    pub unsafe fn upload(
+        &mut self,
+        functions: &Functions,
+        link: &mut Link<'_>,
+        to: u64,
+        bytes: usize,
+        stream: *mut c_void,
+        at_once: bool,
+    ) -> io::Result<i32> {
+        let engine = Engine::of(functions);
+        if bytes <= STAGED_BYTES {
+            self.staging.resize(bytes, 0);
+            link.lane.read(&mut self.staging)?;
+            let Some(engine) = engine else { return Ok(NOT_SUPPORTED) };
+            let mut status = (engine.to_device)(to, self.staging.as_ptr(), bytes, stream);
+            if status == 0 && at_once {
+                status = (engine.synchronize)(stream);
+            }
+            return Ok(status);
+        }
+        self.prepare(functions, link);
+        let mut status = if engine.is_some() { 0 } else { NOT_SUPPORTED };
+        let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();
+        let (mut done, mut held) = (0, 0);
+        while done < bytes || !under_way.is_empty() {
+            if done == bytes || under_way.len() == DEPTH || held > RING_BYTES / 2 {
+                let (event, count) = under_way.pop_front().expect("something is held");
+                let waited = match (&engine, event) {
+                    (Some(engine), Some(event)) => (engine.wait)(event),
+                    (Some(engine), None) => (engine.synchronize)(stream),
+                    (None, _) => 0,
+                };
+                self.events.extend(event);
+                link.lane.release(count);
+                held -= count;
+                status = if status == 0 { waited } else { status };
+                continue;
+            }
+            let wanted = CHUNK_BYTES.min(bytes - done);
+            let mut count = link.lane.wait_readable(held)?;
+            while count < wanted / 4 {
+                count += link.lane.wait_readable(held + count)?;
+            }
+            let count = count.min(wanted);
+            let mut event = None;
+            if let (Some(engine), 0) = (&engine, status) {
+                status = (engine.to_device)(to + done as u64, link.lane.arrived(held, count), count, stream);
+                if status == 0 {
+                    event = self.event(functions);
+                    if let Some(event) = event {
+                        status = (engine.record)(event, stream);
+                    }
+                }
+            }
+            under_way.push_back((event, count));
+            held += count;
+            done += count;
+        }
+        Ok(status)
+    }
+
+    /// Replies, and sends data from the GPU after that, and the status of the copy at last.
+    pub unsafe fn download(
+        &mut self,
+        functions: &Functions,
+        link: &mut Link<'_>,
+        from: u64,
+        bytes: usize,
+        stream: *mut c_void,
+    ) -> io::Result<()> {
+        let Some(engine) = Engine::of(functions) else {
+            link.reply(NOT_SUPPORTED, &[])?;
+            return link.lane.flush();
+        };
+        self.prepare(functions, link);
+        link.reply(0, &[])?;
+        let mut status = 0;
+        let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();
+        let (mut done, mut held) = (0, 0);
+        while done < bytes || !under_way.is_empty() {
+            if done == bytes || under_way.len() == DEPTH || held > RING_BYTES / 2 {
+                let (event, count) = under_way.pop_front().expect("something is held");
+                let waited = match event {
+                    Some(event) => (engine.wait)(event),
+                    None => (engine.synchronize)(stream),
+                };
+                self.events.extend(event);
+                status = if status == 0 { waited } else { status };
+                link.lane.publish(count);
+                link.lane.flush()?;
+                held -= count;
+                continue;
+            }
+            let count = link.lane.wait_writable(held)?.min(CHUNK_BYTES).min(bytes - done);
+            let into = link.lane.space(held, count);
+            // What the GPU does not fill must not show what was here before.
+            if status == 0 {
+                status = (engine.to_host)(into, from + done as u64, count, stream);
+            }
+            if status != 0 {
+                std::ptr::write_bytes(into, 0, count);
+            }
+            let mut event = None;
+            if status == 0 {
+                event = self.event(functions);
+                if let Some(event) = event {
+                    status = (engine.record)(event, stream);
+                }
+            }
+            under_way.push_back((event, count));
+            held += count;
+            done += count;
+        }
+        link.lane.write(&status.to_le_bytes())?;
+        link.lane.flush()
+    }
+}

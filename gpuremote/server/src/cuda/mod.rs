@@ -1,0 +1,126 @@
+//! CUDA's driver API. What the description says all about is generated; here is the rest.
+
+mod copies;
+mod hand;
+mod memory;
+
+use std::ffi::{c_void, CString};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use gpuremote_wire::{Decoder, Encoder, Malformed, MAX_ARGUMENT_BYTES};
+
+use crate::handles::Handles;
+use crate::options::Options;
+use crate::worker::{Link, Outcome};
+
+#[allow(missing_docs, dead_code, clippy::all)]
+mod calls {
+    include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
+}
+
+pub use calls::{blocks, API};
+
+/// CUDA_ERROR_NO_DEVICE: what programs get where no driver is found.
+pub const NO_DRIVER: i32 = 100;
+const INVALID_VALUE: i32 = 1;
+const OUT_OF_MEMORY: i32 = 2;
+const INVALID_HANDLE: i32 = 400;
+const NOT_SUPPORTED: i32 = 801;
+
+/// What the lanes of a session share.
+pub struct Shared {
+    functions: calls::Functions,
+    handles: Handles,
+    allocations: Mutex<memory::Allocations>,
+    host_functions: hand::HostFunctions,
+    _library: libloading::Library,
+}
+
+impl Shared {
+    /// Loads the driver.
+    pub fn load(options: &Options) -> Result<Self, String> {
+        // SAFETY: the operator names CUDA's driver, whose initialization is safe.
+        let library = unsafe { libloading::Library::new(&options.cuda) };
+        let library = library.map_err(|error| format!("can't load CUDA's driver {}: {error}", options.cuda))?;
+        Ok(Shared {
+            // SAFETY: the library is of this API.
+            functions: unsafe { calls::Functions::load(&library) },
+            handles: Handles::new(&calls::FIRST_HANDLES),
+            allocations: Mutex::new(memory::Allocations::new(options.memory_bytes)),
+            host_functions: hand::HostFunctions::default(),
+            _library: library,
+        })
+    }
+}
+
+impl std::ops::Deref for Server {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+/// A lane's part.
+pub struct Server {
+    shared: Arc<Shared>,
+    copier: copies::Copier,
+}
+
+impl Server {
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Server { shared, copier: copies::Copier::default() }
+    }
+
+    /// Runs a call.
+    ///
+    /// # Safety
+    /// The library that was loaded must be CUDA's driver.
+    pub unsafe fn run(
+        &mut self,
+        link: &mut Link<'_>,
+        function: u16,
+        decoder: &mut Decoder<'_>,
+        values: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        calls::dispatch(self, link, function, decoder, values)
+    }
+}
+
+/// So many values of this size fit a message.
+fn bounded(count: usize, size: usize) -> Result<usize, Malformed> {
+    match count.checked_mul(size) {
+        Some(bytes) if bytes <= MAX_ARGUMENT_BYTES => Ok(count),
+        _ => Err(Malformed("an array is too long")),
+    }
+}
+
+/// An array, or none where the client gave a null pointer.
+fn array<T>(
+    decoder: &mut Decoder<'_>,
+    count: usize,
+    size: usize,
+    mut value: impl FnMut(&mut Decoder<'_>) -> Result<T, Malformed>,
+) -> Result<Option<Vec<T>>, Malformed> {
+    if decoder.u8()? == 0 {
+        return Ok(None);
+    }
+    (0..bounded(count, size)?).map(|_| value(decoder)).collect::<Result<_, _>>().map(Some)
+}
+
+/// An array of handles. The outer none: a number stands for nothing.
+#[allow(dead_code)]
+fn handle_array(
+    decoder: &mut Decoder<'_>,
+    count: usize,
+    handles: &Handles,
+    kind: usize,
+) -> Result<Option<Option<Vec<*mut c_void>>>, Malformed> {
+    let Some(numbers) = array(decoder, count, 8, |d| d.u64())? else { return Ok(Some(None)) };
+    Ok(numbers.into_iter().map(|number| handles.get(kind, number)).collect::<Option<_>>().map(Some))
+}
+
+fn text(decoder: &mut Decoder<'_>) -> Result<CString, Malformed> {
+    CString::new(decoder.bytes_counted()?).map_err(|_| Malformed("a text has a zero byte"))
+}

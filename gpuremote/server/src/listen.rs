@@ -1,0 +1,200 @@
+//! The listener: it greets clients, starts a worker process for each session, and hands lanes over to it. It makes no GPU call itself.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use gpuremote_transport::{send_with_files, Address};
+use gpuremote_wire::{Hello, Kind, Welcome, TOKEN_BYTES};
+use nix::sys::signal::Signal;
+
+use crate::options::Options;
+
+/// The first argument of a worker process.
+pub const WORKER: &str = "worker";
+/// A stranger that says nothing is not waited for longer.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The first byte of a message to a worker: by what the lane in it comes.
+pub const BY_UNIX: u8 = 0;
+pub const BY_TCP: u8 = 1;
+
+struct Worker {
+    token: [u8; TOKEN_BYTES],
+    control: UnixStream,
+}
+
+struct Listener {
+    options: Options,
+    workers: Mutex<HashMap<u64, Worker>>,
+}
+
+enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+/// Listens until the process is ended.
+pub fn run(options: &Options) -> Result<(), String> {
+    if options.listen.is_empty() {
+        return Err("no address to listen on: give --listen unix:PATH or --listen tcp:HOST:PORT".into());
+    }
+    let listener = Arc::new(Listener { options: options.clone(), workers: Mutex::default() });
+    let mut threads = Vec::new();
+    for address in &options.listen {
+        let cannot = |error: io::Error| format!("can't listen on {address}: {error}");
+        let of_thread = Arc::clone(&listener);
+        match address {
+            Address::Unix(path) => {
+                // What a killed server left is in nobody's use when no one answers there.
+                if UnixStream::connect(path).is_err() {
+                    let _ = std::fs::remove_file(path);
+                }
+                let sockets = UnixListener::bind(path).map_err(cannot)?;
+                threads.push(thread::spawn(move || {
+                    for socket in sockets.incoming() {
+                        of_thread.greet(socket.map(Socket::Unix));
+                    }
+                }));
+            }
+            Address::Tcp(host) => {
+                let sockets = TcpListener::bind(host.as_str()).map_err(cannot)?;
+                threads.push(thread::spawn(move || {
+                    for socket in sockets.incoming() {
+                        of_thread.greet(socket.map(Socket::Tcp));
+                    }
+                }));
+            }
+        }
+        eprintln!("nearmetal-gpu-server: listening on {address}");
+    }
+    for thread in threads {
+        thread.join().map_err(|_| "a listening thread ended".to_owned())?;
+    }
+    Ok(())
+}
+
+impl Listener {
+    /// Each stranger has a thread of its own, so that none keeps others waiting.
+    fn greet(self: &Arc<Self>, socket: io::Result<Socket>) {
+        let listener = Arc::clone(self);
+        thread::spawn(move || {
+            if let Err(error) = socket.and_then(|socket| listener.admit(socket)) {
+                eprintln!("nearmetal-gpu-server: turned a client away: {error}");
+            }
+        });
+    }
+
+    fn admit(self: &Arc<Self>, socket: Socket) -> io::Result<()> {
+        let mut greeting = vec![0; Hello::BYTES];
+        let hello = match &socket {
+            Socket::Unix(unix) => {
+                unix.set_read_timeout(Some(GREETING_TIMEOUT))?;
+                (&*unix).read_exact(&mut greeting)
+            }
+            Socket::Tcp(tcp) => {
+                tcp.set_read_timeout(Some(GREETING_TIMEOUT))?;
+                (&*tcp).read_exact(&mut greeting)
+            }
+        }
+        .and_then(|()| Hello::from_bytes(&greeting).map_err(Into::into));
+        let hello = match hello {
+            Ok(hello) => hello,
+            Err(error) => return self.refuse(socket, &error.to_string(), error),
+        };
+        let joined = match hello.kind {
+            Kind::Session if !same(&hello.token, &self.options.token) => Err("the token is not this server's"),
+            Kind::Session => self.start(&socket),
+            Kind::Lane => self.join(&hello, &socket),
+        };
+        match joined {
+            Ok(()) => Ok(()),
+            Err(why) => self.refuse(socket, why, io::Error::new(io::ErrorKind::PermissionDenied, why)),
+        }
+    }
+
+    fn refuse(&self, socket: Socket, reason: &str, error: io::Error) -> io::Result<()> {
+        let welcome = Welcome { refusal: reason.to_owned(), session: 0, token: [0; TOKEN_BYTES] }.to_bytes();
+        match socket {
+            Socket::Unix(mut unix) => unix.write_all(&welcome)?,
+            Socket::Tcp(mut tcp) => tcp.write_all(&welcome)?,
+        }
+        Err(error)
+    }
+
+    fn start(self: &Arc<Self>, socket: &Socket) -> Result<(), &'static str> {
+        let started = self.start_worker();
+        let (session, worker, child) = started.map_err(|error| {
+            eprintln!("nearmetal-gpu-server: can't start a process for a client: {error}");
+            "the server can't start a process for this client"
+        })?;
+        hand_over(&worker.control, socket)?;
+        self.workers.lock().expect("no one panics with this lock").insert(session, worker);
+        let listener = Arc::clone(self);
+        thread::spawn(move || listener.wait(session, child));
+        Ok(())
+    }
+
+    fn start_worker(&self) -> io::Result<(u64, Worker, Child)> {
+        let mut random = [0; 8 + TOKEN_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let (number, token) = random.split_at(8);
+        let session = u64::from_le_bytes(number.try_into().expect("8 bytes"));
+        let token: [u8; TOKEN_BYTES] = token.try_into().expect("the rest is the token");
+        let (control, of_worker) = UnixStream::pair()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("nearmetal-gpu-server").arg(WORKER).args(self.options.for_worker()).stdin(Stdio::from(OwnedFd::from(of_worker)));
+        // What GPU programs print goes to standard output, wherever the driver runs.
+        command.stdout(Stdio::from(output_file()?));
+        // SAFETY: one plain system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
+        }
+        let child = command.spawn()?;
+        (&control).write_all(&random)?;
+        Ok((session, Worker { token, control }, child))
+    }
+
+    fn join(&self, hello: &Hello, socket: &Socket) -> Result<(), &'static str> {
+        let workers = self.workers.lock().expect("no one panics with this lock");
+        let worker = workers.get(&hello.session).filter(|worker| same(&worker.token, &hello.token));
+        hand_over(&worker.ok_or("there is no such session")?.control, socket)
+    }
+
+    fn wait(&self, session: u64, mut child: Child) {
+        let ended = child.wait();
+        self.workers.lock().expect("no one panics with this lock").remove(&session);
+        match ended {
+            Ok(status) if status.success() => {}
+            Ok(status) => eprintln!("nearmetal-gpu-server: the process of a client ended: {status}"),
+            Err(error) => eprintln!("nearmetal-gpu-server: can't wait for the process of a client: {error}"),
+        }
+    }
+}
+
+/// A file in memory, without a name.
+fn output_file() -> io::Result<OwnedFd> {
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    Ok(nix::sys::memfd::memfd_create(c"nearmetal-gpu-output", flags)?)
+}
+
+fn hand_over(control: &UnixStream, socket: &Socket) -> Result<(), &'static str> {
+    let (by, fd): (u8, RawFd) = match socket {
+        Socket::Unix(unix) => (BY_UNIX, unix.as_raw_fd()),
+        Socket::Tcp(tcp) => (BY_TCP, tcp.as_raw_fd()),
+    };
+    send_with_files(control, &[by], &[fd]).map_err(|_| "the session has ended")
+}
+
+/// Compares in a time that does not tell where they differ.
+fn same(one: &[u8; TOKEN_BYTES], other: &[u8; TOKEN_BYTES]) -> bool {
+    one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}

@@ -1,0 +1,90 @@
+//! The command line.
+
+use gpuremote_transport::Address;
+use gpuremote_wire::TOKEN_BYTES;
+
+pub const HELP: &str = "\
+nearmetal-gpu-server runs the GPU calls of clients on this host's GPUs, each client in a process of its own.
+
+Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
+
+  --listen ADDRESS      unix:PATH (shared memory, for clients on this host) or tcp:HOST:PORT; may be repeated
+  --token-file FILE     the token that clients must have: 64 hexadecimal digits
+  --cuda LIBRARY        CUDA's driver (default libcuda.so.1)
+  --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
+  --help                print this
+";
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub listen: Vec<Address>,
+    pub token: [u8; TOKEN_BYTES],
+    pub token_file: Option<String>,
+    pub cuda: String,
+    /// GPU memory that each client may have, in bytes.
+    pub memory_bytes: u64,
+}
+
+pub fn read(arguments: Vec<String>) -> Result<Options, String> {
+    let mut options =
+        Options { listen: Vec::new(), token: [0; TOKEN_BYTES], token_file: None, cuda: "libcuda.so.1".into(), memory_bytes: u64::MAX };
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        let (flag, value) = match argument.split_once('=') {
+            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+            None => (argument, None),
+        };
+        let mut value = || value.clone().or_else(|| rest.next()).ok_or(format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--listen" => options.listen.push(value()?.parse()?),
+            "--cuda" => options.cuda = value()?,
+            "--memory-mib" => {
+                let text = value()?;
+                let mib: u64 = text.parse().ok().filter(|&mib| mib > 0).ok_or(format!("--memory-mib {text}: write a number of MiB"))?;
+                options.memory_bytes = mib.saturating_mul(1 << 20);
+            }
+            "--token-file" => {
+                let path = value()?;
+                let text = std::fs::read_to_string(&path).map_err(|error| format!("--token-file {path}: {error}"))?;
+                options.token = gpuremote_wire::token_of_hex(text.trim())
+                    .ok_or(format!("--token-file {path}: the file does not hold 64 hexadecimal digits"))?;
+                options.token_file = Some(path);
+            }
+            _ => return Err(format!("unknown flag {flag}; see --help")),
+        }
+    }
+    Ok(options)
+}
+
+impl Options {
+    /// What a worker needs to know of these.
+    pub fn for_worker(&self) -> Vec<String> {
+        let mut arguments = vec!["--cuda".to_owned(), self.cuda.clone()];
+        if self.memory_bytes != u64::MAX {
+            arguments.extend(["--memory-mib".to_owned(), (self.memory_bytes >> 20).to_string()]);
+        }
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn flags_are_read_or_named() {
+        let options = read(words("--listen unix:/a --listen=tcp:h:1 --memory-mib 2 --cuda x")).unwrap();
+        assert_eq!((options.listen.len(), options.memory_bytes, options.cuda.as_str()), (2, 2 << 20, "x"));
+        assert_eq!(read(options.for_worker()).unwrap().memory_bytes, 2 << 20);
+        for (text, complaint) in
+            [("--listen", "needs a value"), ("--listen x", "unix:PATH"), ("--memory-mib 0", "number of MiB"), ("--what", "unknown flag --what")]
+        {
+            assert!(read(words(text)).unwrap_err().contains(complaint), "{text}");
+        }
+    }
+}

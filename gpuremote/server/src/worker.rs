@@ -1,0 +1,223 @@
+//! A client's process: it serves the lanes of one session, and ends with the last of them.
+
+use std::io::{self, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use gpuremote_transport::{map_arena, receive_with_files, send_with_files, shared_arena, shared_rings, Lane, Mapping};
+use gpuremote_wire::{session_calls, Call, Decoder, Encoder, Malformed, Reply, Welcome, TOKEN_BYTES};
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use crate::cuda;
+use crate::listen::BY_TCP;
+use crate::options::Options;
+use crate::order::Order;
+use crate::output::Output;
+
+/// What came of a call.
+pub enum Outcome {
+    /// The function's status. Its values, if any, are in the encoder.
+    Status(i32),
+    /// The function has replied itself.
+    Replied,
+}
+
+/// Host memory that the client shares.
+pub struct HostMemory {
+    pub file: OwnedFd,
+    pub mapping: Mapping,
+}
+
+/// A session: what its lanes share.
+pub struct Session {
+    number: u64,
+    token: [u8; TOKEN_BYTES],
+    options: Options,
+    order: Order,
+    output: Output,
+    host_memory: OnceLock<HostMemory>,
+    cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
+}
+
+/// The way back to the client, for the call at hand.
+pub struct Link<'a> {
+    pub lane: Lane,
+    session: &'a Session,
+    /// Whether the client waits.
+    pub replies: bool,
+    deferred: i32,
+}
+
+impl Link<'_> {
+    /// Host memory that the client shares, if it does.
+    pub fn host_memory(&self) -> Option<&HostMemory> {
+        self.session.host_memory.get()
+    }
+
+    /// Replies. Nothing is sent before [`Lane::flush`].
+    pub fn reply(&mut self, status: i32, values: &[u8]) -> io::Result<()> {
+        let reply = Reply {
+            length: values.len() as u32,
+            status,
+            deferred: std::mem::take(&mut self.deferred),
+            output_bytes: self.session.output.waiting(),
+        };
+        self.lane.write(&reply.to_bytes())?;
+        self.lane.write(values)
+    }
+
+    fn settle(&mut self, status: i32, values: &[u8]) -> io::Result<()> {
+        if self.replies {
+            self.reply(status, values)?;
+            return self.lane.flush();
+        }
+        if self.deferred == 0 {
+            self.deferred = status;
+        }
+        Ok(())
+    }
+}
+
+/// Serves the session whose lanes come by standard input.
+pub fn run(options: &Options) -> Result<(), String> {
+    let wrong = |error: io::Error| format!("a worker is started by the server only: {error}");
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(wrong)?);
+    let mut start = [0; 8 + TOKEN_BYTES];
+    (&control).read_exact(&mut start).map_err(wrong)?;
+    let (number, token) = start.split_at(8);
+    let session = Arc::new(Session {
+        number: u64::from_le_bytes(number.try_into().expect("8 bytes")),
+        token: token.try_into().expect("the rest is the token"),
+        options: options.clone(),
+        order: Order::default(),
+        output: Output::of_process().map_err(|error| format!("can't keep what GPU programs print: {error}"))?,
+        host_memory: OnceLock::new(),
+        cuda: OnceLock::new(),
+    });
+    watch(&session, &control).map_err(|error| format!("a session ended: {error}"))
+}
+
+/// Takes lanes in, and returns when the client has left by all of them: also while a call for it still runs.
+fn watch(session: &Arc<Session>, control: &UnixStream) -> io::Result<()> {
+    let mut lanes: Vec<OwnedFd> = Vec::new();
+    loop {
+        let mut watched = vec![PollFd::new(control.as_fd(), PollFlags::POLLIN)];
+        let end = PollFlags::from_bits_retain(libc::POLLRDHUP);
+        watched.extend(lanes.iter().map(|lane| PollFd::new(lane.as_fd(), end)));
+        match poll(&mut watched, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            polled => polled?,
+        };
+        let news: Vec<bool> = watched.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect();
+        let mut ended = news[1..].iter();
+        lanes.retain(|_| !ended.next().expect("as many as lanes"));
+        if news[0] {
+            let mut by = [0];
+            let mut files = receive_with_files(control, &mut by)?;
+            let socket = files.pop().ok_or(io::Error::new(io::ErrorKind::InvalidData, "a lane came without its socket"))?;
+            lanes.push(socket.try_clone()?);
+            begin(session, by[0] == BY_TCP, socket)?;
+        } else if lanes.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+fn begin(session: &Arc<Session>, by_tcp: bool, socket: OwnedFd) -> io::Result<()> {
+    let welcome = Welcome { refusal: String::new(), session: session.number, token: session.token }.to_bytes();
+    let lane = if by_tcp {
+        let socket = TcpStream::from(socket);
+        socket.set_read_timeout(None)?;
+        let mut lane = Lane::by_tcp(socket)?;
+        lane.write(&welcome)?;
+        lane.flush()?;
+        lane
+    } else {
+        let socket = UnixStream::from(socket);
+        socket.set_read_timeout(None)?;
+        let rings = shared_rings()?;
+        if session.host_memory.get().is_none() {
+            let file = shared_arena()?;
+            send_with_files(&socket, &welcome, &[rings.as_raw_fd(), file.as_raw_fd()])?;
+            let mapping = map_arena(&file)?;
+            let _ = session.host_memory.set(HostMemory { file, mapping });
+        } else {
+            send_with_files(&socket, &welcome, &[rings.as_raw_fd()])?;
+        }
+        Lane::by_memory(&rings, socket, true)?
+    };
+    let session = Arc::clone(session);
+    thread::Builder::new().name("lane".into()).spawn(move || {
+        if let Err(error) = serve(&session, lane) {
+            session.order.close();
+            // Other lanes may wait for this one's calls, so the session can't go on; the client sees its end.
+            eprintln!("nearmetal-gpu-server: a session ended: {error}");
+            std::process::exit(1);
+        }
+    })?;
+    Ok(())
+}
+
+fn serve(session: &Session, lane: Lane) -> io::Result<()> {
+    let mut link = Link { lane, session, replies: false, deferred: 0 };
+    let mut cuda: Option<cuda::Server> = None;
+    let mut arguments = Vec::new();
+    let mut values = Encoder::default();
+    loop {
+        let mut header = [0; Call::BYTES];
+        match link.lane.read(&mut header) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => return Ok(()),
+            read => read?,
+        }
+        let call = Call::from_bytes(&header)?;
+        // A copy of its own, because a hostile client could change what lies in shared memory while it is checked.
+        arguments.resize(call.length as usize, 0);
+        link.lane.read(&mut arguments)?;
+        if !session.order.wait(call.ticket) {
+            return Err(Malformed("a call's ticket is out of order").into());
+        }
+        let blocks = call.api == cuda::API && cuda::blocks(call.function);
+        if blocks {
+            session.order.pass();
+        }
+        link.replies = call.replies;
+        values.clear();
+        let mut decoder = Decoder::new(&arguments);
+        let outcome = match call.api {
+            session_calls::API => session_call(session, call.function, &mut values)?,
+            cuda::API => {
+                if cuda.is_none() {
+                    let shared = session.cuda.get_or_init(|| cuda::Shared::load(&session.options).map(Arc::new));
+                    match shared {
+                        Ok(shared) => cuda = Some(cuda::Server::new(Arc::clone(shared))),
+                        Err(why) => eprintln!("nearmetal-gpu-server: {why}"),
+                    }
+                }
+                match &mut cuda {
+                    // SAFETY: the functions are those of CUDA's driver, and the description has their types.
+                    Some(server) => unsafe { server.run(&mut link, call.function, &mut decoder, &mut values)? },
+                    None => Outcome::Status(cuda::NO_DRIVER),
+                }
+            }
+            _ => return Err(Malformed("there is no such API").into()),
+        };
+        if !blocks {
+            session.order.pass();
+        }
+        if let Outcome::Status(status) = outcome {
+            link.settle(status, values.bytes())?;
+        }
+    }
+}
+
+fn session_call(session: &Session, function: u16, values: &mut Encoder) -> io::Result<Outcome> {
+    match function {
+        session_calls::ECHO => {}
+        session_calls::TAKE_OUTPUT => values.raw(&session.output.take()?),
+        _ => return Err(Malformed("there is no such call of a session").into()),
+    }
+    Ok(Outcome::Status(0))
+}
