@@ -1,0 +1,6 @@
+//! Gives the library the soname of NVIDIA's driver library.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+}
