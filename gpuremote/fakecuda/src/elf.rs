@@ -15,6 +15,8 @@ const SYMBOL_BYTES: usize = 24;
 const SECTION_SYMBOLS: u32 = 2;
 const SECTION_NOBITS: u32 = 8;
 const SYMBOL_OBJECT: u8 = 1;
+/// Bit of a symbol's visibility byte that nvcc 13.0 sets for `__managed__` variables.
+const SYMBOL_MANAGED: u8 = 4;
 
 /// Length of the ELF file at `data`: its section headers or program headers end it.
 ///
@@ -105,8 +107,9 @@ fn interface(bytes: &[u8]) -> Option<Image> {
                 SECTION_NOBITS => Vec::new(),
                 _ => section.content.get(value..value + size_bytes)?.to_vec(),
             };
+            let managed = symbol.number(5, 1)? as u8 & SYMBOL_MANAGED != 0;
             let name = names.text(symbol.number(0, 4)? as usize)?.to_string();
-            image.variables.push(Variable { name, initial, size_bytes, managed: false });
+            image.variables.push(Variable { name, initial, size_bytes, managed });
         }
     }
     Some(image)

@@ -111,10 +111,10 @@ fn a_kernel_adds_vectors_with_both_forms_of_parameters() {
     #[repr(C)]
     struct Packed(u64, u64, u64, u32);
     let (packed, size) = (Packed(out, out, b, n), 28usize);
-    let extra = [1 as *const c_void, address_of(&packed), 2 as *const c_void, address_of(&size), ptr::null()];
+    let extra = [1, address_of(&packed) as usize, 2, address_of(&size) as usize, 0];
     let none = ptr::null::<*const c_void>();
     ok!("cuLaunchKernel", CUfunction: function, u32: 1, u32: 1, u32: 1, u32: 2, u32: 1, u32: 1, u32: 0, CUstream: 0,
-        *const *const c_void: none, *const *const c_void: extra.as_ptr());
+        *const *const c_void: none, *const usize: extra.as_ptr());
     // Two threads only, so the third element stays.
     assert_eq!(to_host::<f32>(out, 3), [21.0, 42.0, 33.0]);
 }
