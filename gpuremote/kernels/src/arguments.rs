@@ -1,0 +1,219 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use nearmetal_gpu_kernels::api::ApiKind;
+use nearmetal_gpu_kernels::cases::{Size, KERNELS};
+
+/// The text of `--help`.
+pub const USAGE: &str = "\
+Runs GPU kernels through OpenCL or the CUDA driver API, times every API call, and checks every result.
+
+nearmetal-gpu-kernels --api opencl|cuda --size test|published|large [options]
+nearmetal-gpu-kernels --list
+
+Options:
+  --kernel NAME     run this kernel only; may be repeated
+  --runs N          measured runs of each kernel after one warm-up (default 5)
+  --calls           also print the calls of each kernel's last run
+  --seed N          seed of the generated inputs (default 1)
+  --json FILE       write all measured data to FILE
+  --library PATH    load this library instead of libOpenCL.so.1 or libcuda.so.1
+
+Exit status: 0 if all results are right, 1 after a wrong result or a failed call, 2 for a wrong command line.
+";
+
+/// What to do.
+#[derive(Debug)]
+pub enum Command {
+    /// Print the usage.
+    Help,
+    /// Print kernels and sizes.
+    List,
+    /// Run kernels.
+    Run(RunOptions),
+}
+
+/// The API to use and where results go.
+#[derive(Debug)]
+pub struct Target {
+    /// The API.
+    pub api: ApiKind,
+    /// The library to load instead of the API's default.
+    pub library: Option<PathBuf>,
+    /// The file for all measured data.
+    pub json: Option<PathBuf>,
+}
+
+impl Target {
+    /// Returns the library as given, for reports.
+    pub fn library_name(&self) -> String {
+        match &self.library {
+            Some(path) => path.display().to_string(),
+            None => self.api.default_library().to_string(),
+        }
+    }
+
+    /// Writes `report` to the file of `--json`, if one is given.
+    pub fn write_json(
+        &self,
+        report: &impl serde::Serialize,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        let Some(path) = &self.json else {
+            return Ok(());
+        };
+        let mut text = serde_json::to_string_pretty(report)?;
+        text.push('\n');
+        std::fs::write(path, text)
+            .map_err(|error| format!("can't write {}: {error}", path.display()).into())
+    }
+}
+
+/// Options of a run of kernels.
+#[derive(Debug)]
+pub struct RunOptions {
+    /// API and library.
+    pub target: Target,
+    /// The problem size.
+    pub size: Size,
+    /// Kernels to run; empty for all.
+    pub kernels: Vec<String>,
+    /// Measured runs.
+    pub runs: usize,
+    /// Whether to print calls.
+    pub calls: bool,
+    /// Seed of the inputs.
+    pub seed: u64,
+}
+
+/// Options as written, before a command takes those it knows.
+struct Options {
+    given: Vec<(String, Option<String>)>,
+}
+
+/// Options without a value.
+const FLAGS: [&str; 4] = ["--help", "--list", "--calls", "--memory-until-refused"];
+
+impl Options {
+    fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut given = Vec::new();
+        let mut arguments = arguments;
+        while let Some(name) = arguments.next() {
+            if !name.starts_with("--") {
+                return Err(format!("unexpected argument \"{name}\""));
+            }
+            let (name, value) = match name.split_once('=') {
+                Some((name, value)) => (name.to_string(), Some(value.to_string())),
+                None if FLAGS.contains(&name.as_str()) => (name, None),
+                None => {
+                    let value = arguments.next().ok_or(format!("{name} needs a value"))?;
+                    (name, Some(value))
+                }
+            };
+            given.push((name, value));
+        }
+        Ok(Self { given })
+    }
+
+    fn flag(&mut self, name: &str) -> bool {
+        let before = self.given.len();
+        self.given.retain(|(given, _)| given != name);
+        self.given.len() < before
+    }
+
+    fn values(&mut self, name: &str) -> Vec<String> {
+        let (taken, rest) = std::mem::take(&mut self.given)
+            .into_iter()
+            .partition(|(given, _)| given == name);
+        self.given = rest;
+        let taken: Vec<(String, Option<String>)> = taken;
+        taken.into_iter().filter_map(|(_, value)| value).collect()
+    }
+
+    fn value(&mut self, name: &str) -> Option<String> {
+        self.values(name).pop()
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, String> {
+        let Some(text) = self.value(name) else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(format!("{name} needs a number, not \"{text}\"")),
+        }
+    }
+
+    fn target(&mut self) -> Result<Target, String> {
+        let api = match self.value("--api").as_deref() {
+            Some("opencl") => ApiKind::OpenCl,
+            Some("cuda") => ApiKind::Cuda,
+            Some(other) => {
+                return Err(format!(
+                    "unknown API \"{other}\": use --api opencl or --api cuda"
+                ))
+            }
+            None => return Err("no API given: use --api opencl or --api cuda".to_string()),
+        };
+        Ok(Target {
+            api,
+            library: self.value("--library").map(PathBuf::from),
+            json: self.value("--json").map(PathBuf::from),
+        })
+    }
+
+    fn refuse_rest<T>(self, command: T) -> Result<T, String> {
+        match self.given.first() {
+            Some((name, _)) => Err(format!(
+                "option {name} is unknown or does not belong to this command"
+            )),
+            None => Ok(command),
+        }
+    }
+}
+
+/// Parses the arguments after the program's name. Errors are one sentence for the terminal.
+pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut options = Options::read(arguments)?;
+    if options.flag("--help") {
+        return Ok(Command::Help);
+    }
+    if options.flag("--list") {
+        return options.refuse_rest(Command::List);
+    }
+    let run = RunOptions {
+        target: options.target()?,
+        size: parse_size(options.value("--size"))?,
+        kernels: parse_kernels(options.values("--kernel"))?,
+        runs: options.number("--runs")?.unwrap_or(5),
+        calls: options.flag("--calls"),
+        seed: options.number("--seed")?.unwrap_or(1),
+    };
+    if run.runs == 0 {
+        return Err("--runs needs at least 1".to_string());
+    }
+    options.refuse_rest(Command::Run(run))
+}
+
+fn parse_size(text: Option<String>) -> Result<Size, String> {
+    let text = text.ok_or("no size given: use --size test, published or large")?;
+    Size::ALL
+        .into_iter()
+        .find(|size| size.name() == text)
+        .ok_or(format!(
+            "unknown size \"{text}\": use test, published or large"
+        ))
+}
+
+fn parse_kernels(names: Vec<String>) -> Result<Vec<String>, String> {
+    for name in &names {
+        if !KERNELS.iter().any(|kernel| kernel.name == name) {
+            let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
+            return Err(format!(
+                "unknown kernel \"{name}\": use {}",
+                known.join(", ")
+            ));
+        }
+    }
+    Ok(names)
+}
