@@ -12,9 +12,9 @@ KERNEL(HIDDEN, HIDDEN) void backprop_forward(GLOBAL const float *inputs, GLOBAL 
     const int input = GROUP_X * HIDDEN + ty + 1;
     product[ty][tx] = weights[input * (HIDDEN + 1) + tx + 1] * inputs[input];
     BARRIER();
-    for (int half = HIDDEN / 2; half > 0; half /= 2) {
-        if (ty < half)
-            product[ty][tx] += product[ty + half][tx];
+    for (int step = HIDDEN / 2; step > 0; step /= 2) {
+        if (ty < step)
+            product[ty][tx] += product[ty + step][tx];
         BARRIER();
     }
     if (ty == 0)

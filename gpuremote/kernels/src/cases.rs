@@ -3,8 +3,14 @@
 use crate::api::{Device, Error};
 use crate::program::Program;
 
+pub mod backprop;
+pub mod bfs;
+pub mod cfd;
+pub mod hotspot;
+pub mod lud;
 pub mod nn;
 pub mod nw;
+pub mod pathfinder;
 
 /// How large the problems are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,27 +117,79 @@ macro_rules! kernel {
 /// All kernels, by name.
 pub static KERNELS: &[Kernel] = &[
     kernel!(
+        "backprop",
+        "one training step of a layered network",
+        backprop::Training
+    ),
+    kernel!("bfs", "breadth-first search in a random graph", bfs::Search),
+    kernel!(
+        "cfd",
+        "compressible flow on an unstructured mesh",
+        cfd::Flow
+    ),
+    kernel!(
+        "hotspot",
+        "temperatures of a chip over time",
+        hotspot::Hotspot
+    ),
+    kernel!(
+        "lud",
+        "LU decomposition of a dense matrix",
+        lud::Decomposition
+    ),
+    kernel!(
         "nn",
         "distances from a point, nearest selected on the host",
         nn::NearestNeighbours
     ),
+    kernel!("nw", "global alignment of two sequences", nw::Alignment),
     kernel!(
-        "nw",
-        "global alignment of two sequences (Needleman-Wunsch)",
-        nw::Alignment
+        "pathfinder",
+        "the cheapest way down a grid",
+        pathfinder::Pathfinder
     ),
 ];
 
-/// Compares floating-point results by the norm of their difference.
+/// Returns the Euclidean norm.
+fn norm(values: impl IntoIterator<Item = f64>) -> f64 {
+    values
+        .into_iter()
+        .map(|value| value * value)
+        .sum::<f64>()
+        .sqrt()
+}
+
+/// Compares floating-point results by the norm of their difference, relative to the norm of the reference.
 fn compare(result: &[f32], reference: &[f32], tolerance: f64) -> Result<Deviation, Error> {
+    compare_to_scale(
+        result,
+        reference,
+        norm(reference.iter().map(|want| f64::from(*want))),
+        tolerance,
+    )
+}
+
+/// Compares how results differ from `initial`, of which they may be only a small change.
+fn compare_changes(
+    result: &[f32],
+    reference: &[f32],
+    initial: &[f32],
+    tolerance: f64,
+) -> Result<Deviation, Error> {
+    let changes = reference.iter().zip(initial);
+    let scale = norm(changes.map(|(want, before)| f64::from(*want) - f64::from(*before)));
+    compare_to_scale(result, reference, scale, tolerance)
+}
+
+fn compare_to_scale(
+    result: &[f32],
+    reference: &[f32],
+    scale: f64,
+    tolerance: f64,
+) -> Result<Deviation, Error> {
     assert_eq!(result.len(), reference.len());
-    let mut difference = 0.0;
-    let mut norm = 0.0;
-    for (got, want) in result.iter().zip(reference) {
-        difference += (f64::from(*got) - f64::from(*want)).powi(2);
-        norm += f64::from(*want).powi(2);
-    }
-    let relative = (difference / norm).sqrt();
+    let pairs = result.iter().zip(reference);
+    let relative = norm(pairs.map(|(got, want)| f64::from(*got) - f64::from(*want))) / scale;
     // Written so that NaN fails.
     if relative <= tolerance {
         return Ok(Deviation {

@@ -74,7 +74,7 @@ impl Alignment {
         Self {
             problem,
             similarity,
-            scores: Vec::new(),
+            scores: vec![0; width * width],
             reference: None,
         }
     }
