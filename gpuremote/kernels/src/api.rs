@@ -74,13 +74,19 @@ pub struct Buffer {
     pub size_bytes: usize,
 }
 
-/// Page-locked host memory that the API allocated.
-#[derive(Clone, Copy, Debug)]
+/// Page-locked host memory that the API allocated; [`Device::free_pinned`] frees it.
+#[derive(Debug)]
 pub struct PinnedMemory {
-    /// First byte.
-    pub address: *mut u8,
-    /// Size in bytes.
-    pub size_bytes: usize,
+    address: *mut u8,
+    size_bytes: usize,
+}
+
+impl PinnedMemory {
+    /// Returns the memory.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the API allocated this many bytes, and freeing consumes `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.size_bytes) }
+    }
 }
 
 /// A point in the device's queue that the host can wait for: an event of the API.

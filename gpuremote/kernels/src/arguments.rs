@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use nearmetal_gpu_kernels::api::ApiKind;
 use nearmetal_gpu_kernels::cases::{Size, KERNELS};
+use nearmetal_gpu_kernels::share::Load;
 
 /// The text of `--help`.
 pub const USAGE: &str = "\
@@ -11,14 +12,31 @@ Runs GPU kernels through OpenCL or the CUDA driver API, times every API call, an
 
 nearmetal-gpu-kernels --api opencl|cuda --size test|published|large [options]
 nearmetal-gpu-kernels --list
+nearmetal-gpu-kernels micro --api opencl|cuda [options]
+nearmetal-gpu-kernels share --api opencl|cuda [options]
 
-Options:
+Options of all commands:
+  --json FILE       write all measured data to FILE
+  --library PATH    load this library instead of libOpenCL.so.1 or libcuda.so.1
+
+Options of a run of kernels:
   --kernel NAME     run this kernel only; may be repeated
   --runs N          measured runs of each kernel after one warm-up (default 5)
   --calls           also print the calls of each kernel's last run
   --seed N          seed of the generated inputs (default 1)
-  --json FILE       write all measured data to FILE
-  --library PATH    load this library instead of libOpenCL.so.1 or libcuda.so.1
+
+micro measures single calls, launches and copies, and the host's own copies and loopback TCP:
+  --largest-copy N  omit copies of more than N bytes (default 268435456)
+
+share launches a fixed kernel in a loop and reports completed launches per second:
+  --seconds S       how long to launch (default 10)
+  --at UNIX_SECONDS when to begin, so that several clients begin together (default: now)
+  --groups N        groups of 256 work-items per launch (default 1056)
+  --rounds N        multiply-adds per work-item (default 100000)
+  --depth N         launches in flight (default 2)
+  --memory-until-refused
+                    instead, allocate chunks of 64 MiB until the API refuses, and report the total
+  --limit N         allocate at most N bytes (default: no limit)
 
 Exit status: 0 if all results are right, 1 after a wrong result or a failed call, 2 for a wrong command line.
 ";
@@ -32,6 +50,12 @@ pub enum Command {
     List,
     /// Run kernels.
     Run(RunOptions),
+    /// Measure single calls and copies of at most this many bytes.
+    Micro(Target, usize),
+    /// Launch a kernel in a loop.
+    Share(Target, Load),
+    /// Allocate until the API refuses, at most this many bytes.
+    Memory(Target, u64),
 }
 
 /// The API to use and where results go.
@@ -174,13 +198,34 @@ impl Options {
 
 /// Parses the arguments after the program's name. Errors are one sentence for the terminal.
 pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
+    let mut arguments = arguments.peekable();
+    let command = arguments.next_if(|first| !first.starts_with("--"));
     let mut options = Options::read(arguments)?;
     if options.flag("--help") {
         return Ok(Command::Help);
     }
-    if options.flag("--list") {
-        return options.refuse_rest(Command::List);
-    }
+    let command = match command.as_deref() {
+        None if options.flag("--list") => Command::List,
+        None => parse_run(&mut options)?,
+        Some("micro") => {
+            let largest = options.number("--largest-copy")?.unwrap_or(usize::MAX);
+            Command::Micro(options.target()?, largest)
+        }
+        Some("share") if options.flag("--memory-until-refused") => {
+            let limit = options.number("--limit")?.unwrap_or(u64::MAX);
+            Command::Memory(options.target()?, limit)
+        }
+        Some("share") => parse_share(&mut options)?,
+        Some(other) => {
+            return Err(format!(
+                "unknown command \"{other}\": use micro or share, or none to run kernels"
+            ))
+        }
+    };
+    options.refuse_rest(command)
+}
+
+fn parse_run(options: &mut Options) -> Result<Command, String> {
     let run = RunOptions {
         target: options.target()?,
         size: parse_size(options.value("--size"))?,
@@ -192,7 +237,38 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String>
     if run.runs == 0 {
         return Err("--runs needs at least 1".to_string());
     }
-    options.refuse_rest(Command::Run(run))
+    Ok(Command::Run(run))
+}
+
+fn parse_share(options: &mut Options) -> Result<Command, String> {
+    let load = Load {
+        seconds: options
+            .number("--seconds")?
+            .unwrap_or(Load::DEFAULT.seconds),
+        at_unix_s: options.number("--at")?,
+        groups: options.number("--groups")?.unwrap_or(Load::DEFAULT.groups),
+        rounds: options.number("--rounds")?.unwrap_or(Load::DEFAULT.rounds),
+        depth: options.number("--depth")?.unwrap_or(Load::DEFAULT.depth),
+    };
+    if !(load.seconds > 0.0 && load.seconds <= 86_400.0) {
+        return Err(format!(
+            "--seconds must be more than 0 and at most 86400, not {}",
+            load.seconds
+        ));
+    }
+    if load.at_unix_s.is_some_and(|at| !at.is_finite()) {
+        return Err("--at needs a time in seconds since 1970".to_string());
+    }
+    for (name, fits) in [
+        ("--groups", (1..=1 << 20).contains(&load.groups)),
+        ("--rounds", load.rounds >= 1),
+        ("--depth", (1..=1 << 16).contains(&load.depth)),
+    ] {
+        if !fits {
+            return Err(format!("{name} is out of range"));
+        }
+    }
+    Ok(Command::Share(options.target()?, load))
 }
 
 fn parse_size(text: Option<String>) -> Result<Size, String> {
@@ -216,4 +292,63 @@ fn parse_kernels(names: Vec<String>) -> Result<Vec<String>, String> {
         }
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(line.split_whitespace().map(str::to_string))
+    }
+
+    #[test]
+    fn a_wrong_command_line_says_what_to_write() {
+        for (line, part) in [
+            ("", "use --api opencl or --api cuda"),
+            ("--api vulkan --size test", "unknown API \"vulkan\""),
+            ("--api cuda", "use --size test, published or large"),
+            ("--api cuda --size huge", "unknown size \"huge\""),
+            (
+                "--api cuda --size test --kernel sort",
+                "unknown kernel \"sort\": use backprop, bfs",
+            ),
+            ("--api cuda --size test --runs 0", "--runs needs at least 1"),
+            (
+                "--api cuda --size test --runs many",
+                "--runs needs a number, not \"many\"",
+            ),
+            (
+                "--api cuda --size test --seconds 3",
+                "--seconds is unknown or does not belong",
+            ),
+            ("--api cuda --size", "--size needs a value"),
+            ("bench --api cuda", "unknown command \"bench\""),
+            (
+                "share --api cuda --seconds -1",
+                "--seconds must be more than 0",
+            ),
+            ("share --api cuda --depth 0", "--depth is out of range"),
+        ] {
+            let message = parsed(line).expect_err(line);
+            assert!(
+                message.contains(part),
+                "{line}: got \"{message}\", want \"{part}\""
+            );
+        }
+    }
+
+    #[test]
+    fn options_take_their_value_after_a_space_or_an_equals_sign() {
+        let Ok(Command::Run(run)) =
+            parsed("--api=opencl --size test --kernel nw --kernel=bfs --runs 3")
+        else {
+            panic!("the line is refused")
+        };
+        assert_eq!(
+            (run.target.api, run.size, run.runs),
+            (ApiKind::OpenCl, Size::Test, 3)
+        );
+        assert_eq!(run.kernels, ["nw", "bfs"]);
+    }
 }

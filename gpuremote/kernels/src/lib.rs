@@ -8,7 +8,10 @@
 pub mod api;
 pub mod cases;
 pub mod measure;
+pub mod memory;
+pub mod micro;
 pub mod plain;
 pub mod program;
 pub mod random;
 pub mod report;
+pub mod share;

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 mod arguments;
 
-use arguments::{Command, RunOptions};
-use nearmetal_gpu_kernels::api::Api;
+use arguments::{Command, RunOptions, Target};
+use nearmetal_gpu_kernels::api::{Api, Device};
 use nearmetal_gpu_kernels::cases::{Size, KERNELS};
 use nearmetal_gpu_kernels::measure::{measure, Measurement};
-use nearmetal_gpu_kernels::report;
+use nearmetal_gpu_kernels::{memory, micro, report, share};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -32,6 +32,11 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Run(options) => run(&options),
+        Command::Micro(target, largest) => on_device(&target, |device| micro::run(device, largest)),
+        Command::Share(target, load) => on_device(&target, |device| Ok(share::run(device, load)?)),
+        Command::Memory(target, limit) => on_device(&target, |device| {
+            Ok(memory::allocate_until_refused(device, limit)?)
+        }),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -92,4 +97,19 @@ fn run(options: &RunOptions) -> Result<(), AnyError> {
         seed: options.seed,
         measurements: &measurements,
     })
+}
+
+/// Opens a device, prints what `measure` reports and writes it to the file of `--json`.
+fn on_device<R>(
+    target: &Target,
+    measure: impl FnOnce(&mut dyn Device) -> Result<R, AnyError>,
+) -> Result<(), AnyError>
+where
+    R: std::fmt::Display + serde::Serialize,
+{
+    let mut device = Api::load(target.api, target.library.as_deref())?.open()?;
+    let report = measure(device.as_mut())?;
+    device.close()?;
+    print!("{report}");
+    target.write_json(&report)
 }

@@ -110,9 +110,9 @@ impl Training {
         let errors = self.hidden_errors(&sums.map(|sum| sum as f32));
         let mut adjusted = self.input_weights.clone();
         for (input, unit) in self.inputs.iter().enumerate() {
-            for column in 1..WIDTH {
+            for (column, error) in errors.iter().enumerate().skip(1) {
                 let at = input * WIDTH + column;
-                adjusted[at] += RATE * errors[column] * unit + MOMENTUM * self.previous[at];
+                adjusted[at] += RATE * error * unit + MOMENTUM * self.previous[at];
             }
         }
         adjusted

@@ -162,11 +162,9 @@ impl Case for Flow {
     fn check(&mut self) -> Result<Deviation, Error> {
         let undisturbed = self.undisturbed();
         if self.reference.is_none() {
-            let start = undisturbed.clone();
             self.reference = Some(reference::solve(
                 &self.mesh,
                 &self.far_field,
-                start,
                 self.problem.iterations,
             ));
         }
