@@ -5,17 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const PROGRAMS: [&str; 9] = [
-    "backprop",
-    "bfs",
-    "cfd",
-    "hotspot",
-    "lud",
-    "micro",
-    "nn",
-    "nw",
-    "pathfinder",
-];
+const PROGRAMS: [&str; 9] = ["backprop", "bfs", "cfd", "hotspot", "lud", "micro", "nn", "nw", "pathfinder"];
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -23,11 +13,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=NEARMETAL_CLANG");
     println!("cargo:rerun-if-changed=device");
     for program in PROGRAMS {
-        compile(
-            &clang,
-            &Path::new("device").join(format!("{program}.cl")),
-            &out.join(format!("{program}.ptx")),
-        );
+        compile(&clang, &Path::new("device").join(format!("{program}.cl")), &out.join(format!("{program}.ptx")));
     }
 }
 
@@ -61,22 +47,11 @@ fn compile(clang: &str, source: &Path, ptx: &Path) {
         )),
     };
     if !output.status.success() {
-        fail(&format!(
-            "\"{clang}\" can't compile {} to PTX:\n{}",
-            source.display(),
-            String::from_utf8_lossy(&output.stderr)
-        ));
+        fail(&format!("\"{clang}\" can't compile {} to PTX:\n{}", source.display(), String::from_utf8_lossy(&output.stderr)));
     }
     let text = std::fs::read_to_string(ptx).expect("clang wrote the PTX file");
-    if let Some(line) = text
-        .lines()
-        .find(|line| line.trim_start().starts_with(".extern"))
-    {
-        fail(&format!(
-            "{} calls a function that the GPU driver does not provide: {}",
-            source.display(),
-            line.trim()
-        ));
+    if let Some(line) = text.lines().find(|line| line.trim_start().starts_with(".extern")) {
+        fail(&format!("{} calls a function that the GPU driver does not provide: {}", source.display(), line.trim()));
     }
 }
 

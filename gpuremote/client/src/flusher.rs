@@ -75,7 +75,10 @@ fn flush(shared: &Shared) -> bool {
     let lanes: Vec<_> = shared.lanes.lock().expect("no one panics with this lock").iter().filter_map(Weak::upgrade).collect();
     for lane in lanes {
         // Whoever holds the lane sends it on by itself, or will soon have put more.
-        let Ok(mut lane) = lane.try_lock() else { sent = true; continue };
+        let Ok(mut lane) = lane.try_lock() else {
+            sent = true;
+            continue;
+        };
         if lane.data().unsent() > 0 {
             sent = true;
             // The lane's next user meets the same error, and tells it.

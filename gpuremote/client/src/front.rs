@@ -156,7 +156,8 @@ impl Front {
                 Some(kept) => kept,
                 None => {
                     let arguments = |encoder: &mut Encoder| encoder.raw(&key.bytes()[3..]);
-                    let answer = session.call(self.api, function, arguments, None, |lane, reply| Ok((reply.status, lane.values().to_vec())))?;
+                    let answer =
+                        session.call(self.api, function, arguments, None, |lane, reply| Ok((reply.status, lane.values().to_vec())))?;
                     if answer.0 == self.statuses.ok {
                         session.kept.lock().expect("no one panics with this lock").insert(key.bytes().to_vec(), answer.clone());
                     }

@@ -6,11 +6,11 @@ use std::sync::{Mutex, OnceLock};
 
 pub use crate::contexts::*;
 pub use crate::copies::*;
+use crate::front;
 pub use crate::launch::*;
 pub use crate::places::*;
 pub use crate::programs::*;
 use crate::stubs::{numbers, ENTRY_POINTS, STATUSES};
-use crate::front;
 
 /// CUDA_ERROR_NOT_FOUND.
 const NOT_FOUND: i32 = 500;

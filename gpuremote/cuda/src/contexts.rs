@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use crate::stubs::{kinds, numbers, remote, STATUSES};
 use crate::front;
+use crate::stubs::{kinds, numbers, remote, STATUSES};
 
 thread_local! {
     static STACK: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -40,7 +40,13 @@ pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn cuCtxCreate_v3(context: *mut u64, affinities: *const std::ffi::c_void, count: i32, flags: u32, device: i32) -> i32 {
+pub unsafe extern "C" fn cuCtxCreate_v3(
+    context: *mut u64,
+    affinities: *const std::ffi::c_void,
+    count: i32,
+    flags: u32,
+    device: i32,
+) -> i32 {
     made(remote::cuCtxCreate_v3(context, affinities, count, flags, device), context)
 }
 

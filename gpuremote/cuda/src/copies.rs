@@ -2,15 +2,21 @@
 
 use std::slice;
 
+use crate::front;
 use crate::places::{is_device, shared_offset};
 use crate::stubs::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoD_v2, numbers, STATUSES};
-use crate::front;
 
 /// The default stream.
 const DEFAULT_STREAM: u64 = 0;
 
 /// Arguments of a copy: where on the GPU, how much, in which stream, whether the caller counts on its end, and where in shared memory.
-fn arguments(device: u64, bytes: usize, stream: u64, at_once: bool, shared: Option<usize>) -> impl FnOnce(&mut gpuremote_client::wire::Encoder) {
+fn arguments(
+    device: u64,
+    bytes: usize,
+    stream: u64,
+    at_once: bool,
+    shared: Option<usize>,
+) -> impl FnOnce(&mut gpuremote_client::wire::Encoder) {
     move |encoder| {
         encoder.u64(device);
         encoder.usize(bytes);

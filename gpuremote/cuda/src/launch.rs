@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Mutex, OnceLock};
 
+use crate::front;
 use crate::programs;
 use crate::stubs::{kinds, numbers, STATUSES};
-use crate::front;
 
 /// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
 const PARAMETERS_END: usize = 0;
@@ -156,7 +156,8 @@ pub unsafe extern "C" fn cuLaunchKernelEx(config: *const Config, function: u64, 
             _ => return front().refuse("cuLaunchKernelEx with attributes such as clusters"),
         }
     }
-    let l = Launch { function, grid: config.grid, block: config.block, shared_bytes: config.shared_bytes, stream: config.stream, cooperative };
+    let l =
+        Launch { function, grid: config.grid, block: config.block, shared_bytes: config.shared_bytes, stream: config.stream, cooperative };
     launch(&l, parameters, extra)
 }
 

@@ -121,14 +121,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(memory: *mut u64, bytes: usize, flags: u
         }
         return status;
     }
-    let start = libc::mmap(
-        std::ptr::null_mut(),
-        bytes,
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-        -1,
-        0,
-    );
+    let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
     if start == libc::MAP_FAILED {
         return OUT_OF_MEMORY;
     }
@@ -276,7 +269,11 @@ pub unsafe extern "C" fn cuPointerGetAttributes(count: u32, attributes: *const i
         if pointer_attribute(value, attribute, address) != STATUSES.ok {
             let wide = matches!(
                 attribute,
-                attributes::CONTEXT | attributes::DEVICE_POINTER | attributes::HOST_POINTER | attributes::RANGE_START | attributes::RANGE_BYTES
+                attributes::CONTEXT
+                    | attributes::DEVICE_POINTER
+                    | attributes::HOST_POINTER
+                    | attributes::RANGE_START
+                    | attributes::RANGE_BYTES
             );
             std::ptr::write_bytes(value, 0, if wide { 8 } else { 4 });
         }

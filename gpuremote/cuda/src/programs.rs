@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use gpuremote_client::HandleKind;
 
+use crate::front;
 use crate::images;
 use crate::stubs::{kinds, numbers, STATUSES};
-use crate::front;
 
 /// CUDA_ERROR_FILE_NOT_FOUND.
 const FILE_NOT_FOUND: i32 = 301;

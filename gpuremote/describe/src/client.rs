@@ -171,11 +171,8 @@ fn decode(code: &mut String, function: &Function) {
     for argument in &function.arguments {
         if let Type::Out(scalar, of) = &argument.r#type {
             let name = &argument.name;
-            let _ = writeln!(
-                code,
-                "        if !{name}.is_null() {{ for i in 0..{} {{ *{name}.add(i) = decoder.{scalar}()?; }} }}",
-                length(of)
-            );
+            let _ =
+                writeln!(code, "        if !{name}.is_null() {{ for i in 0..{} {{ *{name}.add(i) = decoder.{scalar}()?; }} }}", length(of));
         }
     }
 }

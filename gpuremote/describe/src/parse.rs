@@ -97,8 +97,7 @@ const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64
 /// Reads a description. An error names the statement and what is wrong with it.
 pub fn parse(text: &str) -> Result<Api, String> {
     let bare: String = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect::<Vec<_>>().join("\n");
-    let mut api =
-        Api { name: String::new(), number: 0, statuses: Statuses::default(), handles: Vec::new(), functions: Vec::new() };
+    let mut api = Api { name: String::new(), number: 0, statuses: Statuses::default(), handles: Vec::new(), functions: Vec::new() };
     for statement in bare.split(';').map(str::trim).filter(|s| !s.is_empty()) {
         let (word, rest) = statement.split_once(char::is_whitespace).unwrap_or((statement, ""));
         let read = match word {

@@ -9,7 +9,8 @@ use crate::parse::{Api, Function, Length, Type, Way};
 /// The code is for a module whose parent has a `Server` with the fields `functions: Functions` and `handles: Handles`, and a method for each
 /// function whose server part is by hand.
 pub fn server(api: &Api) -> String {
-    let mut code = String::from("use std::ffi::c_void;\nuse gpuremote_wire::{Decoder, Encoder, Malformed};\nuse super::{Outcome, Server};\n");
+    let mut code =
+        String::from("use std::ffi::c_void;\nuse gpuremote_wire::{Decoder, Encoder, Malformed};\nuse super::{Outcome, Server};\n");
     let handle_kinds = api.handles.len();
     let _ = writeln!(code, "/// The API's number on the wire.\npub const API: u8 = {};", api.number);
     let _ = writeln!(code, "/// The first value of each kind that is a handle.\npub const FIRST_HANDLES: [u64; {handle_kinds}] = [");
@@ -47,7 +48,9 @@ pub fn server(api: &Api) -> String {
             _ => arm(&mut code, api, function, number),
         }
     }
-    code.push_str("        _ => return Err(Malformed(\"there is no such function\").into()),\n    };\n    Ok(Outcome::Status(status))\n}\n");
+    code.push_str(
+        "        _ => return Err(Malformed(\"there is no such function\").into()),\n    };\n    Ok(Outcome::Status(status))\n}\n",
+    );
     code
 }
 

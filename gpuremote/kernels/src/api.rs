@@ -141,18 +141,12 @@ pub struct Grid {
 impl Grid {
     /// Returns `groups` groups of `group_size` work-items in a row.
     pub fn line(groups: usize, group_size: usize) -> Self {
-        Self {
-            groups: [groups, 1],
-            group_size: [group_size, 1],
-        }
+        Self { groups: [groups, 1], group_size: [group_size, 1] }
     }
 
     /// Returns `columns` x `rows` groups of `side` x `side` work-items.
     pub fn plane(columns: usize, rows: usize, side: usize) -> Self {
-        Self {
-            groups: [columns, rows],
-            group_size: [side, side],
-        }
+        Self { groups: [columns, rows], group_size: [side, side] }
     }
 }
 
@@ -246,13 +240,7 @@ pub enum Error {
 impl Error {
     /// Reports whether the API refused for lack of device memory.
     pub fn is_out_of_memory(&self) -> bool {
-        matches!(
-            self,
-            Self::Call {
-                out_of_memory: true,
-                ..
-            }
-        )
+        matches!(self, Self::Call { out_of_memory: true, .. })
     }
 }
 
@@ -264,9 +252,7 @@ impl std::fmt::Display for Error {
             Self::Build { program, log } => {
                 write!(f, "program \"{program}\" can't be built: {log}")
             }
-            Self::Call {
-                call, code, name, ..
-            } => write!(f, "{call} failed: {name} ({code})"),
+            Self::Call { call, code, name, .. } => write!(f, "{call} failed: {name} ({code})"),
             Self::WrongResult(difference) => write!(f, "wrong result: {difference}"),
         }
     }

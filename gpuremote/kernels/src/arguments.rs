@@ -79,17 +79,13 @@ impl Target {
     }
 
     /// Writes `report` to the file of `--json`, if one is given.
-    pub fn write_json(
-        &self,
-        report: &impl serde::Serialize,
-    ) -> Result<(), Box<dyn std::error::Error>> {
+    pub fn write_json(&self, report: &impl serde::Serialize) -> Result<(), Box<dyn std::error::Error>> {
         let Some(path) = &self.json else {
             return Ok(());
         };
         let mut text = serde_json::to_string_pretty(report)?;
         text.push('\n');
-        std::fs::write(path, text)
-            .map_err(|error| format!("can't write {}: {error}", path.display()).into())
+        std::fs::write(path, text).map_err(|error| format!("can't write {}: {error}", path.display()).into())
     }
 }
 
@@ -146,9 +142,7 @@ impl Options {
     }
 
     fn values(&mut self, name: &str) -> Vec<String> {
-        let (taken, rest) = std::mem::take(&mut self.given)
-            .into_iter()
-            .partition(|(given, _)| given == name);
+        let (taken, rest) = std::mem::take(&mut self.given).into_iter().partition(|(given, _)| given == name);
         self.given = rest;
         let taken: Vec<(String, Option<String>)> = taken;
         taken.into_iter().filter_map(|(_, value)| value).collect()
@@ -172,25 +166,15 @@ impl Options {
         let api = match self.value("--api").as_deref() {
             Some("opencl") => ApiKind::OpenCl,
             Some("cuda") => ApiKind::Cuda,
-            Some(other) => {
-                return Err(format!(
-                    "unknown API \"{other}\": use --api opencl or --api cuda"
-                ))
-            }
+            Some(other) => return Err(format!("unknown API \"{other}\": use --api opencl or --api cuda")),
             None => return Err("no API given: use --api opencl or --api cuda".to_string()),
         };
-        Ok(Target {
-            api,
-            library: self.value("--library").map(PathBuf::from),
-            json: self.value("--json").map(PathBuf::from),
-        })
+        Ok(Target { api, library: self.value("--library").map(PathBuf::from), json: self.value("--json").map(PathBuf::from) })
     }
 
     fn refuse_rest<T>(self, command: T) -> Result<T, String> {
         match self.given.first() {
-            Some((name, _)) => Err(format!(
-                "option {name} is unknown or does not belong to this command"
-            )),
+            Some((name, _)) => Err(format!("option {name} is unknown or does not belong to this command")),
             None => Ok(command),
         }
     }
@@ -216,11 +200,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String>
             Command::Memory(options.target()?, limit)
         }
         Some("share") => parse_share(&mut options)?,
-        Some(other) => {
-            return Err(format!(
-                "unknown command \"{other}\": use micro or share, or none to run kernels"
-            ))
-        }
+        Some(other) => return Err(format!("unknown command \"{other}\": use micro or share, or none to run kernels")),
     };
     options.refuse_rest(command)
 }
@@ -242,19 +222,14 @@ fn parse_run(options: &mut Options) -> Result<Command, String> {
 
 fn parse_share(options: &mut Options) -> Result<Command, String> {
     let load = Load {
-        seconds: options
-            .number("--seconds")?
-            .unwrap_or(Load::DEFAULT.seconds),
+        seconds: options.number("--seconds")?.unwrap_or(Load::DEFAULT.seconds),
         at_unix_s: options.number("--at")?,
         groups: options.number("--groups")?.unwrap_or(Load::DEFAULT.groups),
         rounds: options.number("--rounds")?.unwrap_or(Load::DEFAULT.rounds),
         depth: options.number("--depth")?.unwrap_or(Load::DEFAULT.depth),
     };
     if !(load.seconds > 0.0 && load.seconds <= 86_400.0) {
-        return Err(format!(
-            "--seconds must be more than 0 and at most 86400, not {}",
-            load.seconds
-        ));
+        return Err(format!("--seconds must be more than 0 and at most 86400, not {}", load.seconds));
     }
     if load.at_unix_s.is_some_and(|at| !at.is_finite()) {
         return Err("--at needs a time in seconds since 1970".to_string());
@@ -273,22 +248,14 @@ fn parse_share(options: &mut Options) -> Result<Command, String> {
 
 fn parse_size(text: Option<String>) -> Result<Size, String> {
     let text = text.ok_or("no size given: use --size test, published or large")?;
-    Size::ALL
-        .into_iter()
-        .find(|size| size.name() == text)
-        .ok_or(format!(
-            "unknown size \"{text}\": use test, published or large"
-        ))
+    Size::ALL.into_iter().find(|size| size.name() == text).ok_or(format!("unknown size \"{text}\": use test, published or large"))
 }
 
 fn parse_kernels(names: Vec<String>) -> Result<Vec<String>, String> {
     for name in &names {
         if !KERNELS.iter().any(|kernel| kernel.name == name) {
             let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
-            return Err(format!(
-                "unknown kernel \"{name}\": use {}",
-                known.join(", ")
-            ));
+            return Err(format!("unknown kernel \"{name}\": use {}", known.join(", ")));
         }
     }
     Ok(names)
@@ -309,46 +276,26 @@ mod tests {
             ("--api vulkan --size test", "unknown API \"vulkan\""),
             ("--api cuda", "use --size test, published or large"),
             ("--api cuda --size huge", "unknown size \"huge\""),
-            (
-                "--api cuda --size test --kernel sort",
-                "unknown kernel \"sort\": use backprop, bfs",
-            ),
+            ("--api cuda --size test --kernel sort", "unknown kernel \"sort\": use backprop, bfs"),
             ("--api cuda --size test --runs 0", "--runs needs at least 1"),
-            (
-                "--api cuda --size test --runs many",
-                "--runs needs a number, not \"many\"",
-            ),
-            (
-                "--api cuda --size test --seconds 3",
-                "--seconds is unknown or does not belong",
-            ),
+            ("--api cuda --size test --runs many", "--runs needs a number, not \"many\""),
+            ("--api cuda --size test --seconds 3", "--seconds is unknown or does not belong"),
             ("--api cuda --size", "--size needs a value"),
             ("bench --api cuda", "unknown command \"bench\""),
-            (
-                "share --api cuda --seconds -1",
-                "--seconds must be more than 0",
-            ),
+            ("share --api cuda --seconds -1", "--seconds must be more than 0"),
             ("share --api cuda --depth 0", "--depth is out of range"),
         ] {
             let message = parsed(line).expect_err(line);
-            assert!(
-                message.contains(part),
-                "{line}: got \"{message}\", want \"{part}\""
-            );
+            assert!(message.contains(part), "{line}: got \"{message}\", want \"{part}\"");
         }
     }
 
     #[test]
     fn options_take_their_value_after_a_space_or_an_equals_sign() {
-        let Ok(Command::Run(run)) =
-            parsed("--api=opencl --size test --kernel nw --kernel=bfs --runs 3")
-        else {
+        let Ok(Command::Run(run)) = parsed("--api=opencl --size test --kernel nw --kernel=bfs --runs 3") else {
             panic!("the line is refused")
         };
-        assert_eq!(
-            (run.target.api, run.size, run.runs),
-            (ApiKind::OpenCl, Size::Test, 3)
-        );
+        assert_eq!((run.target.api, run.size, run.runs), (ApiKind::OpenCl, Size::Test, 3));
         assert_eq!(run.kernels, ["nw", "bfs"]);
     }
 }

@@ -96,18 +96,11 @@ macro_rules! kernel {
         Kernel {
             name: $name,
             summary: $summary,
-            problems: |size| {
-                $module::problems(size)
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect()
-            },
+            problems: |size| $module::problems(size).iter().map(ToString::to_string).collect(),
             cases: |size, seed| {
                 $module::problems(size)
                     .into_iter()
-                    .map(|problem| {
-                        Box::new($module::$case::generate(problem, seed)) as Box<dyn Case>
-                    })
+                    .map(|problem| Box::new($module::$case::generate(problem, seed)) as Box<dyn Case>)
                     .collect()
             },
         }
@@ -116,86 +109,40 @@ macro_rules! kernel {
 
 /// All kernels, by name.
 pub static KERNELS: &[Kernel] = &[
-    kernel!(
-        "backprop",
-        "one training step of a layered network",
-        backprop::Training
-    ),
+    kernel!("backprop", "one training step of a layered network", backprop::Training),
     kernel!("bfs", "breadth-first search in a random graph", bfs::Search),
-    kernel!(
-        "cfd",
-        "compressible flow on an unstructured mesh",
-        cfd::Flow
-    ),
-    kernel!(
-        "hotspot",
-        "temperatures of a chip over time",
-        hotspot::Hotspot
-    ),
-    kernel!(
-        "lud",
-        "LU decomposition of a dense matrix",
-        lud::Decomposition
-    ),
-    kernel!(
-        "nn",
-        "distances from a point, nearest selected on the host",
-        nn::NearestNeighbours
-    ),
+    kernel!("cfd", "compressible flow on an unstructured mesh", cfd::Flow),
+    kernel!("hotspot", "temperatures of a chip over time", hotspot::Hotspot),
+    kernel!("lud", "LU decomposition of a dense matrix", lud::Decomposition),
+    kernel!("nn", "distances from a point, nearest selected on the host", nn::NearestNeighbours),
     kernel!("nw", "global alignment of two sequences", nw::Alignment),
-    kernel!(
-        "pathfinder",
-        "the cheapest way down a grid",
-        pathfinder::Pathfinder
-    ),
+    kernel!("pathfinder", "the cheapest way down a grid", pathfinder::Pathfinder),
 ];
 
 /// Returns the Euclidean norm.
 fn norm(values: impl IntoIterator<Item = f64>) -> f64 {
-    values
-        .into_iter()
-        .map(|value| value * value)
-        .sum::<f64>()
-        .sqrt()
+    values.into_iter().map(|value| value * value).sum::<f64>().sqrt()
 }
 
 /// Compares floating-point results by the norm of their difference, relative to the norm of the reference.
 fn compare(result: &[f32], reference: &[f32], tolerance: f64) -> Result<Deviation, Error> {
-    compare_to_scale(
-        result,
-        reference,
-        norm(reference.iter().map(|want| f64::from(*want))),
-        tolerance,
-    )
+    compare_to_scale(result, reference, norm(reference.iter().map(|want| f64::from(*want))), tolerance)
 }
 
 /// Compares how results differ from `initial`, of which they may be only a small change.
-fn compare_changes(
-    result: &[f32],
-    reference: &[f32],
-    initial: &[f32],
-    tolerance: f64,
-) -> Result<Deviation, Error> {
+fn compare_changes(result: &[f32], reference: &[f32], initial: &[f32], tolerance: f64) -> Result<Deviation, Error> {
     let changes = reference.iter().zip(initial);
     let scale = norm(changes.map(|(want, before)| f64::from(*want) - f64::from(*before)));
     compare_to_scale(result, reference, scale, tolerance)
 }
 
-fn compare_to_scale(
-    result: &[f32],
-    reference: &[f32],
-    scale: f64,
-    tolerance: f64,
-) -> Result<Deviation, Error> {
+fn compare_to_scale(result: &[f32], reference: &[f32], scale: f64, tolerance: f64) -> Result<Deviation, Error> {
     assert_eq!(result.len(), reference.len());
     let pairs = result.iter().zip(reference);
     let relative = norm(pairs.map(|(got, want)| f64::from(*got) - f64::from(*want))) / scale;
     // Written so that NaN fails.
     if relative <= tolerance {
-        return Ok(Deviation {
-            relative,
-            tolerance,
-        });
+        return Ok(Deviation { relative, tolerance });
     }
     let worst = (0..result.len())
         .find(|&i| !result[i].is_finite())
@@ -217,11 +164,7 @@ fn compare_to_scale(
 /// Compares integer results exactly.
 fn compare_exactly(result: &[i32], reference: &[i32]) -> Result<Deviation, Error> {
     assert_eq!(result.len(), reference.len());
-    let wrong = result
-        .iter()
-        .zip(reference)
-        .filter(|(got, want)| got != want)
-        .count();
+    let wrong = result.iter().zip(reference).filter(|(got, want)| got != want).count();
     if let Some(first) = (0..result.len()).find(|&i| result[i] != reference[i]) {
         return Err(Error::WrongResult(format!(
             "{wrong} of {} values differ; value {first} is {}, want {}",
@@ -230,8 +173,5 @@ fn compare_exactly(result: &[i32], reference: &[i32]) -> Result<Deviation, Error
             reference[first]
         )));
     }
-    Ok(Deviation {
-        relative: 0.0,
-        tolerance: 0.0,
-    })
+    Ok(Deviation { relative: 0.0, tolerance: 0.0 })
 }

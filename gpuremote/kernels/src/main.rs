@@ -16,9 +16,7 @@ fn main() -> ExitCode {
     let command = match arguments::parse(std::env::args().skip(1)) {
         Ok(command) => command,
         Err(message) => {
-            eprintln!(
-                "nearmetal-gpu-kernels: {message}\nRun \"nearmetal-gpu-kernels --help\" for usage."
-            );
+            eprintln!("nearmetal-gpu-kernels: {message}\nRun \"nearmetal-gpu-kernels --help\" for usage.");
             return ExitCode::from(2);
         }
     };
@@ -34,9 +32,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run(&options),
         Command::Micro(target, largest) => on_device(&target, |device| micro::run(device, largest)),
         Command::Share(target, load) => on_device(&target, |device| Ok(share::run(device, load)?)),
-        Command::Memory(target, limit) => on_device(&target, |device| {
-            Ok(memory::allocate_until_refused(device, limit)?)
-        }),
+        Command::Memory(target, limit) => on_device(&target, |device| Ok(memory::allocate_until_refused(device, limit)?)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -51,11 +47,7 @@ fn list() {
     for kernel in KERNELS {
         println!("{:<11} {}", kernel.name, kernel.summary);
         for size in Size::ALL {
-            println!(
-                "    {:<10} {}",
-                size.name(),
-                kernel.problems(size).join("; ")
-            );
+            println!("    {:<10} {}", size.name(), kernel.problems(size).join("; "));
         }
     }
 }
@@ -100,10 +92,7 @@ fn run(options: &RunOptions) -> Result<(), AnyError> {
 }
 
 /// Opens a device, prints what `measure` reports and writes it to the file of `--json`.
-fn on_device<R>(
-    target: &Target,
-    measure: impl FnOnce(&mut dyn Device) -> Result<R, AnyError>,
-) -> Result<(), AnyError>
+fn on_device<R>(target: &Target, measure: impl FnOnce(&mut dyn Device) -> Result<R, AnyError>) -> Result<(), AnyError>
 where
     R: std::fmt::Display + serde::Serialize,
 {

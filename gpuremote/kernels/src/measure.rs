@@ -38,13 +38,8 @@ impl Run {
 
     /// Returns bytes and seconds of copies in one direction.
     pub fn copied(&self, transfer: Transfer) -> (u64, f64) {
-        let copies = self
-            .work_calls
-            .iter()
-            .filter(|call| call.transfer == transfer);
-        copies.fold((0, 0.0), |(bytes, seconds), call| {
-            (bytes + call.bytes, seconds + call.total_s)
-        })
+        let copies = self.work_calls.iter().filter(|call| call.transfer == transfer);
+        copies.fold((0, 0.0), |(bytes, seconds), call| (bytes + call.bytes, seconds + call.total_s))
     }
 }
 
@@ -66,16 +61,8 @@ impl Spread {
         assert!(!values.is_empty(), "a spread needs values");
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            (values[middle - 1] + values[middle]) / 2.0
-        };
-        Self {
-            median,
-            min: values[0],
-            max: values[values.len() - 1],
-        }
+        let median = if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
+        Self { median, min: values[0], max: values[values.len() - 1] }
     }
 }
 
@@ -103,17 +90,9 @@ pub struct Measurement {
 }
 
 /// Runs `case` once to warm up and `runs` times measured; each run opens the device anew and has its result checked.
-pub fn measure(
-    api: &Api,
-    kernel: &'static str,
-    case: &mut dyn Case,
-    runs: usize,
-) -> Result<Measurement, Error> {
+pub fn measure(api: &Api, kernel: &'static str, case: &mut dyn Case, runs: usize) -> Result<Measurement, Error> {
     let mut description = String::new();
-    let mut deviation = Deviation {
-        relative: 0.0,
-        tolerance: 0.0,
-    };
+    let mut deviation = Deviation { relative: 0.0, tolerance: 0.0 };
     let mut all = Vec::with_capacity(runs + 1);
     for _ in 0..=runs {
         let (run, device) = run_once(api, case)?;
@@ -151,13 +130,6 @@ fn run_once(api: &Api, case: &mut dyn Case) -> Result<(Run, String), Error> {
 
     let start = Instant::now();
     device.close()?;
-    let run = Run {
-        setup_s,
-        work_s,
-        total_s: setup_s + work_s,
-        close_s: start.elapsed().as_secs_f64(),
-        setup_calls,
-        work_calls,
-    };
+    let run = Run { setup_s, work_s, total_s: setup_s + work_s, close_s: start.elapsed().as_secs_f64(), setup_calls, work_calls };
     Ok((run, device.description()))
 }

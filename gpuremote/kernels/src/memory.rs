@@ -24,10 +24,7 @@ pub struct MemoryReport {
 ///
 /// A byte is written to each chunk, because OpenCL may defer an allocation until its first use. Errors other than lack of memory
 /// are returned.
-pub fn allocate_until_refused(
-    device: &mut dyn Device,
-    limit_bytes: u64,
-) -> Result<MemoryReport, Error> {
+pub fn allocate_until_refused(device: &mut dyn Device, limit_bytes: u64) -> Result<MemoryReport, Error> {
     let mut chunks = Vec::new();
     let mut refusal = None;
     while ((chunks.len() + 1) * CHUNK_BYTES) as u64 <= limit_bytes {
@@ -53,27 +50,14 @@ pub fn allocate_until_refused(
     for buffer in chunks {
         device.free(buffer)?;
     }
-    Ok(MemoryReport {
-        device: device.description(),
-        chunks: count,
-        total_bytes: (count * CHUNK_BYTES) as u64,
-        refusal,
-    })
+    Ok(MemoryReport { device: device.description(), chunks: count, total_bytes: (count * CHUNK_BYTES) as u64, refusal })
 }
 
 impl std::fmt::Display for MemoryReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let MemoryReport {
-            device,
-            chunks,
-            total_bytes,
-            refusal,
-        } = self;
+        let MemoryReport { device, chunks, total_bytes, refusal } = self;
         writeln!(f, "{device}")?;
-        write!(
-            f,
-            "allocated {total_bytes} bytes in {chunks} chunks of 64 MiB; "
-        )?;
+        write!(f, "allocated {total_bytes} bytes in {chunks} chunks of 64 MiB; ")?;
         match refusal {
             Some(refusal) => writeln!(f, "then {refusal}"),
             None => writeln!(f, "stopped at the limit without a refusal"),

@@ -19,13 +19,7 @@ const LAUNCHES: usize = 1000;
 const BURSTS: usize = 20;
 
 /// Sizes of copies in bytes, each with the number of samples.
-pub const COPIES: [(usize, usize); 5] = [
-    (4 << 10, 500),
-    (64 << 10, 300),
-    (1 << 20, 100),
-    (16 << 20, 20),
-    (256 << 20, 5),
-];
+pub const COPIES: [(usize, usize); 5] = [(4 << 10, 500), (64 << 10, 300), (1 << 20, 100), (16 << 20, 20), (256 << 20, 5)];
 
 /// All samples of one quantity.
 #[derive(Clone, Debug, Serialize)]
@@ -42,12 +36,7 @@ pub struct Series {
 
 impl Series {
     fn new(name: impl Into<String>, bytes: usize, samples_s: Vec<f64>) -> Self {
-        Self {
-            name: name.into(),
-            bytes: bytes as u64,
-            spread_s: Spread::of(samples_s.iter().copied()),
-            samples_s,
-        }
+        Self { name: name.into(), bytes: bytes as u64, spread_s: Spread::of(samples_s.iter().copied()), samples_s }
     }
 }
 
@@ -67,15 +56,9 @@ pub struct MicroReport {
 }
 
 /// Measures through `device`, then the host's own baselines. Copies take the sizes up to `largest_copy_bytes`.
-pub fn run(
-    device: &mut dyn Device,
-    largest_copy_bytes: usize,
-) -> Result<MicroReport, Box<dyn std::error::Error>> {
+pub fn run(device: &mut dyn Device, largest_copy_bytes: usize) -> Result<MicroReport, Box<dyn std::error::Error>> {
     device.load(&program::MICRO)?;
-    let sizes: Vec<(usize, usize)> = COPIES
-        .into_iter()
-        .filter(|(bytes, _)| *bytes <= largest_copy_bytes)
-        .collect();
+    let sizes: Vec<(usize, usize)> = COPIES.into_iter().filter(|(bytes, _)| *bytes <= largest_copy_bytes).collect();
     Ok(MicroReport {
         latencies: latencies(device)?,
         launches: launches(device)?,
@@ -86,11 +69,7 @@ pub fn run(
 }
 
 /// Returns `count` samples of a step's seconds after `warm_up` unmeasured ones.
-fn sample<E>(
-    warm_up: usize,
-    count: usize,
-    mut step: impl FnMut() -> Result<(), E>,
-) -> Result<Vec<f64>, E> {
+fn sample<E>(warm_up: usize, count: usize, mut step: impl FnMut() -> Result<(), E>) -> Result<Vec<f64>, E> {
     for _ in 0..warm_up {
         step()?;
     }
@@ -162,24 +141,10 @@ fn copies(device: &mut dyn Device, sizes: &[(usize, usize)]) -> Result<Vec<Serie
         let buffer = device.allocate(bytes)?;
         // Written pages, since a fresh page costs a fault at its first use.
         let mut pageable = vec![1u8; bytes];
-        copies_of(
-            device,
-            buffer,
-            &mut pageable,
-            "pageable",
-            samples,
-            &mut series,
-        )?;
+        copies_of(device, buffer, &mut pageable, "pageable", samples, &mut series)?;
         if let Some(mut pinned) = device.allocate_pinned(bytes)? {
             pinned.bytes_mut().fill(1);
-            copies_of(
-                device,
-                buffer,
-                pinned.bytes_mut(),
-                "pinned",
-                samples,
-                &mut series,
-            )?;
+            copies_of(device, buffer, pinned.bytes_mut(), "pinned", samples, &mut series)?;
             device.free_pinned(pinned)?;
         }
         device.free(buffer)?;
@@ -204,16 +169,8 @@ fn copies_of(
         device.finish()
     })?;
     let read = sample(2, samples, || device.read(buffer, memory))?;
-    series.push(Series::new(
-        format!("to device, {kind}, until the call returns"),
-        bytes,
-        returned,
-    ));
-    series.push(Series::new(
-        format!("to device, {kind}, until finished"),
-        bytes,
-        finished,
-    ));
+    series.push(Series::new(format!("to device, {kind}, until the call returns"), bytes, returned));
+    series.push(Series::new(format!("to device, {kind}, until finished"), bytes, finished));
     series.push(Series::new(format!("from device, {kind}"), bytes, read));
     Ok(())
 }
@@ -221,12 +178,9 @@ fn copies_of(
 impl std::fmt::Display for MicroReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "{}", self.device)?;
-        for (title, series) in [
-            ("calls", &self.latencies),
-            ("launches", &self.launches),
-            ("copies", &self.copies),
-            ("host alone", &self.host),
-        ] {
+        for (title, series) in
+            [("calls", &self.latencies), ("launches", &self.launches), ("copies", &self.copies), ("host alone", &self.host)]
+        {
             writeln!(f, "{title}")?;
             for line in series {
                 writeln!(f, "  {line}")?;
@@ -245,13 +199,7 @@ impl std::fmt::Display for Series {
         } else {
             write!(f, " {:>8}", "")?;
         }
-        write!(
-            f,
-            " {:>11.2} us ({:.2}..{:.2})",
-            median * 1e6,
-            min * 1e6,
-            max * 1e6
-        )?;
+        write!(f, " {:>11.2} us ({:.2}..{:.2})", median * 1e6, min * 1e6, max * 1e6)?;
         if self.bytes > 0 {
             write!(f, ", {:.2} GB/s", self.bytes as f64 / median / 1e9)?;
         }

@@ -9,14 +9,7 @@ use crate::measure::{Measurement, Spread};
 pub fn heading() -> String {
     format!(
         "{:<11} {:<38} {:>22} {:>22} {:>8} {:>9} {:>9} {:>9}",
-        "kernel",
-        "problem",
-        "work ms (min..max)",
-        "setup ms (min..max)",
-        "calls",
-        "in calls",
-        "to dev",
-        "from dev"
+        "kernel", "problem", "work ms (min..max)", "setup ms (min..max)", "calls", "in calls", "to dev", "from dev"
     )
 }
 
@@ -52,12 +45,7 @@ pub fn calls(measurement: &Measurement) -> String {
             call.total_s * 1e6 / call.count as f64
         );
         if call.bytes > 0 {
-            let _ = write!(
-                text,
-                ", {} at {:.2} GB/s",
-                size(call.bytes),
-                call.bytes as f64 / call.total_s / 1e9
-            );
+            let _ = write!(text, ", {} at {:.2} GB/s", size(call.bytes), call.bytes as f64 / call.total_s / 1e9);
         }
         text.push('\n');
     }
@@ -65,12 +53,7 @@ pub fn calls(measurement: &Measurement) -> String {
 }
 
 fn milliseconds(spread: &Spread) -> String {
-    format!(
-        "{:.2} ({:.2}..{:.2})",
-        spread.median * 1e3,
-        spread.min * 1e3,
-        spread.max * 1e3
-    )
+    format!("{:.2} ({:.2}..{:.2})", spread.median * 1e3, spread.min * 1e3, spread.max * 1e3)
 }
 
 /// Returns a size with a binary unit.

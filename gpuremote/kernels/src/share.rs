@@ -29,13 +29,7 @@ pub struct Load {
 
 impl Load {
     /// About one millisecond per launch on a GPU of 132 multiprocessors, which 1056 groups fill once.
-    pub const DEFAULT: Load = Load {
-        seconds: 10.0,
-        at_unix_s: None,
-        groups: 1056,
-        rounds: 100_000,
-        depth: 2,
-    };
+    pub const DEFAULT: Load = Load { seconds: 10.0, at_unix_s: None, groups: 1056, rounds: 100_000, depth: 2 };
 }
 
 /// What completed.
@@ -108,9 +102,7 @@ pub fn run(device: &mut dyn Device, load: Load) -> Result<ShareReport, Error> {
 /// Sleeps until `unix_s` and returns how many seconds too late that was.
 fn wait_until(unix_s: f64) -> f64 {
     loop {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let left = unix_s - now.as_secs_f64();
         if left <= 0.0 {
             return -left;

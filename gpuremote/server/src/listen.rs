@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use gpuremote_transport::{send_with_files, Address};
 use gpuremote_wire::{Hello, Kind, Welcome, TOKEN_BYTES};
-use nix::sys::signal::Signal;
 
 use crate::options::Options;
 
@@ -154,10 +153,6 @@ impl Listener {
         command.arg0("nearmetal-gpu-server").arg(WORKER).args(self.options.for_worker()).stdin(Stdio::from(OwnedFd::from(of_worker)));
         // What GPU programs print goes to standard output, wherever the driver runs.
         command.stdout(Stdio::from(output_file()?));
-        // SAFETY: one plain system call between fork and exec.
-        unsafe {
-            command.pre_exec(|| nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into));
-        }
         let child = command.spawn()?;
         (&control).write_all(&random)?;
         Ok((session, Worker { token, control }, child))

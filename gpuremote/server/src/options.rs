@@ -81,9 +81,12 @@ mod tests {
         let options = read(words("--listen unix:/a --listen=tcp:h:1 --memory-mib 2 --cuda x")).unwrap();
         assert_eq!((options.listen.len(), options.memory_bytes, options.cuda.as_str()), (2, 2 << 20, "x"));
         assert_eq!(read(options.for_worker()).unwrap().memory_bytes, 2 << 20);
-        for (text, complaint) in
-            [("--listen", "needs a value"), ("--listen x", "unix:PATH"), ("--memory-mib 0", "number of MiB"), ("--what", "unknown flag --what")]
-        {
+        for (text, complaint) in [
+            ("--listen", "needs a value"),
+            ("--listen x", "unix:PATH"),
+            ("--memory-mib 0", "number of MiB"),
+            ("--what", "unknown flag --what"),
+        ] {
             assert!(read(words(text)).unwrap_err().contains(complaint), "{text}");
         }
     }

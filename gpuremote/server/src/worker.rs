@@ -1,5 +1,6 @@
 //! A client's process: it serves the lanes of one session, and ends with the last of them.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,6 +17,28 @@ use crate::listen::BY_TCP;
 use crate::options::Options;
 use crate::order::Order;
 use crate::output::Output;
+
+/// A lane's part of an API: it runs the calls of that lane.
+pub trait Api {
+    /// Whether others may begin while this function runs.
+    fn blocks(&self, function: u16) -> bool;
+
+    /// Runs a call: it takes its arguments from the decoder, and data that follows them from the link's lane.
+    fn run(&mut self, link: &mut Link<'_>, function: u16, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome>;
+}
+
+/// An API whose library can't be loaded: each call has this status.
+struct Missing(i32);
+
+impl Api for Missing {
+    fn blocks(&self, _: u16) -> bool {
+        false
+    }
+
+    fn run(&mut self, _: &mut Link<'_>, _: u16, _: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
+        Ok(Outcome::Status(self.0))
+    }
+}
 
 /// What came of a call.
 pub enum Outcome {
@@ -40,6 +63,27 @@ pub struct Session {
     output: Output,
     host_memory: OnceLock<HostMemory>,
     cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
+}
+
+impl Session {
+    /// A lane's part of an API. The first lane that needs it loads its library.
+    fn open(&self, api: u8) -> io::Result<Box<dyn Api>> {
+        match api {
+            cuda::API => match self.cuda.get_or_init(|| told(cuda::Shared::load(&self.options)).map(Arc::new)) {
+                Ok(shared) => Ok(Box::new(cuda::Server::new(Arc::clone(shared)))),
+                Err(_) => Ok(Box::new(Missing(cuda::NO_DRIVER))),
+            },
+            _ => Err(Malformed("there is no such API").into()),
+        }
+    }
+}
+
+/// Says on standard error why a library is missing.
+fn told<T>(loaded: Result<T, String>) -> Result<T, String> {
+    if let Err(why) = &loaded {
+        eprintln!("nearmetal-gpu-server: {why}");
+    }
+    loaded
 }
 
 /// The way back to the client, for the call at hand.
@@ -116,7 +160,8 @@ fn watch(session: &Arc<Session>, control: &UnixStream) -> io::Result<()> {
         lanes.retain(|_| !ended.next().expect("as many as lanes"));
         if news[0] {
             let mut by = [0];
-            let mut files = receive_with_files(control, &mut by)?;
+            // The listener's end is that of all sessions.
+            let Ok(mut files) = receive_with_files(control, &mut by) else { return Ok(()) };
             let socket = files.pop().ok_or(io::Error::new(io::ErrorKind::InvalidData, "a lane came without its socket"))?;
             lanes.push(socket.try_clone()?);
             begin(session, by[0] == BY_TCP, socket)?;
@@ -163,7 +208,7 @@ fn begin(session: &Arc<Session>, by_tcp: bool, socket: OwnedFd) -> io::Result<()
 
 fn serve(session: &Session, lane: Lane) -> io::Result<()> {
     let mut link = Link { lane, session, replies: false, deferred: 0 };
-    let mut cuda: Option<cuda::Server> = None;
+    let mut apis: HashMap<u8, Box<dyn Api>> = HashMap::from([(session_calls::API, Box::new(SessionCalls) as Box<dyn Api>)]);
     let mut arguments = Vec::new();
     let mut values = Encoder::default();
     loop {
@@ -179,31 +224,17 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
         if !session.order.wait(call.ticket) {
             return Err(Malformed("a call's ticket is out of order").into());
         }
-        let blocks = call.api == cuda::API && cuda::blocks(call.function);
+        if !apis.contains_key(&call.api) {
+            apis.insert(call.api, session.open(call.api)?);
+        }
+        let api = apis.get_mut(&call.api).expect("it is there now");
+        let blocks = api.blocks(call.function);
         if blocks {
             session.order.pass();
         }
         link.replies = call.replies;
         values.clear();
-        let mut decoder = Decoder::new(&arguments);
-        let outcome = match call.api {
-            session_calls::API => session_call(session, call.function, &mut values)?,
-            cuda::API => {
-                if cuda.is_none() {
-                    let shared = session.cuda.get_or_init(|| cuda::Shared::load(&session.options).map(Arc::new));
-                    match shared {
-                        Ok(shared) => cuda = Some(cuda::Server::new(Arc::clone(shared))),
-                        Err(why) => eprintln!("nearmetal-gpu-server: {why}"),
-                    }
-                }
-                match &mut cuda {
-                    // SAFETY: the functions are those of CUDA's driver, and the description has their types.
-                    Some(server) => unsafe { server.run(&mut link, call.function, &mut decoder, &mut values)? },
-                    None => Outcome::Status(cuda::NO_DRIVER),
-                }
-            }
-            _ => return Err(Malformed("there is no such API").into()),
-        };
+        let outcome = api.run(&mut link, call.function, &mut Decoder::new(&arguments), &mut values)?;
         if !blocks {
             session.order.pass();
         }
@@ -213,11 +244,20 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
     }
 }
 
-fn session_call(session: &Session, function: u16, values: &mut Encoder) -> io::Result<Outcome> {
-    match function {
-        session_calls::ECHO => {}
-        session_calls::TAKE_OUTPUT => values.raw(&session.output.take()?),
-        _ => return Err(Malformed("there is no such call of a session").into()),
+/// Calls of the session itself.
+struct SessionCalls;
+
+impl Api for SessionCalls {
+    fn blocks(&self, _: u16) -> bool {
+        false
     }
-    Ok(Outcome::Status(0))
+
+    fn run(&mut self, link: &mut Link<'_>, function: u16, _: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
+        match function {
+            session_calls::ECHO => {}
+            session_calls::TAKE_OUTPUT => values.raw(&link.session.output.take()?),
+            _ => return Err(Malformed("there is no such call of a session").into()),
+        }
+        Ok(Outcome::Status(0))
+    }
 }

@@ -71,8 +71,7 @@ impl Hello {
             1 => Kind::Lane,
             _ => return Err(Malformed("a lane is of an unknown kind")),
         };
-        let hello =
-            Hello { kind, session: decoder.u64()?, token: decoder.take(TOKEN_BYTES)?.try_into().expect("so many were taken") };
+        let hello = Hello { kind, session: decoder.u64()?, token: decoder.take(TOKEN_BYTES)?.try_into().expect("so many were taken") };
         decoder.finish()?;
         Ok(hello)
     }

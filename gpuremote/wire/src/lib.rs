@@ -96,8 +96,7 @@ impl Reply {
     /// Reads a header. It fails when the values would be longer than [`MAX_ARGUMENT_BYTES`].
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
-        let reply =
-            Reply { length: decoder.u32()?, status: decoder.i32()?, deferred: decoder.i32()?, output_bytes: decoder.u32()? };
+        let reply = Reply { length: decoder.u32()?, status: decoder.i32()?, deferred: decoder.i32()?, output_bytes: decoder.u32()? };
         if reply.length as usize > MAX_ARGUMENT_BYTES {
             return Err(Malformed("the values of a reply are too long"));
         }

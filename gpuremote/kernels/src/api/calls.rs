@@ -48,31 +48,14 @@ impl CallLog {
     }
 
     /// Makes a call that copies `bytes` and logs it.
-    pub fn time_copy<R>(
-        &mut self,
-        name: &'static str,
-        transfer: Transfer,
-        bytes: usize,
-        call: impl FnOnce() -> R,
-    ) -> R {
+    pub fn time_copy<R>(&mut self, name: &'static str, transfer: Transfer, bytes: usize, call: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = call();
         let seconds = start.elapsed().as_secs_f64();
-        let index = self
-            .totals
-            .iter()
-            .position(|total| total.name == name)
-            .unwrap_or_else(|| {
-                self.totals.push(CallTotal {
-                    name,
-                    transfer,
-                    count: 0,
-                    total_s: 0.0,
-                    longest_s: 0.0,
-                    bytes: 0,
-                });
-                self.totals.len() - 1
-            });
+        let index = self.totals.iter().position(|total| total.name == name).unwrap_or_else(|| {
+            self.totals.push(CallTotal { name, transfer, count: 0, total_s: 0.0, longest_s: 0.0, bytes: 0 });
+            self.totals.len() - 1
+        });
         let total = &mut self.totals[index];
         total.count += 1;
         total.total_s += seconds;

@@ -94,12 +94,7 @@ impl Library {
                 "unknown error".to_string()
             }
         };
-        Err(Error::Call {
-            call,
-            code,
-            name,
-            out_of_memory: code == CUDA_ERROR_OUT_OF_MEMORY,
-        })
+        Err(Error::Call { call, code, name, out_of_memory: code == CUDA_ERROR_OUT_OF_MEMORY })
     }
 }
 
@@ -147,22 +142,12 @@ impl CudaDevice {
         call!(this, cuDriverGetVersion(&mut version))?;
         call!(this, cuDeviceGet(&mut this.device, 0))?;
         let mut name = [0 as c_char; 256];
-        call!(
-            this,
-            cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, this.device)
-        )?;
+        call!(this, cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, this.device))?;
         name[255] = 0;
         // SAFETY: the array ends with NUL.
         let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
-        this.description = format!(
-            "{name}, CUDA driver {}.{}",
-            version / 1000,
-            version % 1000 / 10
-        );
-        call!(
-            this,
-            cuDevicePrimaryCtxRetain(&mut this.context, this.device)
-        )?;
+        this.description = format!("{name}, CUDA driver {}.{}", version / 1000, version % 1000 / 10);
+        call!(this, cuDevicePrimaryCtxRetain(&mut this.context, this.device))?;
         call!(this, cuCtxSetCurrent(this.context))?;
         Ok(this)
     }
@@ -187,43 +172,21 @@ impl Device for CudaDevice {
         let mut log = vec![0u8; BUILD_LOG_BYTES];
         let mut options = [CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
         // The driver reads a size option from the pointer's value itself.
-        let mut values: [*mut c_void; 2] =
-            [log.as_mut_ptr().cast(), BUILD_LOG_BYTES as *mut c_void];
+        let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), BUILD_LOG_BYTES as *mut c_void];
         let image = program.ptx.as_ptr().cast();
-        let loaded = call!(
-            self,
-            cuModuleLoadDataEx(
-                &mut self.module,
-                image,
-                2,
-                options.as_mut_ptr(),
-                values.as_mut_ptr()
-            )
-        );
+        let loaded = call!(self, cuModuleLoadDataEx(&mut self.module, image, 2, options.as_mut_ptr(), values.as_mut_ptr()));
         if let Err(error) = loaded {
             self.module = std::ptr::null_mut();
-            let text = CStr::from_bytes_until_nul(&log)
-                .unwrap_or_default()
-                .to_string_lossy();
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy();
             return Err(Error::Build {
                 program: program.name,
-                log: format!(
-                    "{error}: {}",
-                    if text.is_empty() {
-                        "no log"
-                    } else {
-                        text.trim()
-                    }
-                ),
+                log: format!("{error}: {}", if text.is_empty() { "no log" } else { text.trim() }),
             });
         }
         for name in program.kernels {
             let name = CString::new(*name).expect("a kernel's name has no NUL");
             let mut function = std::ptr::null_mut();
-            call!(
-                self,
-                cuModuleGetFunction(&mut function, self.module, name.as_ptr())
-            )?;
+            call!(self, cuModuleGetFunction(&mut function, self.module, name.as_ptr()))?;
             self.functions.push(function);
         }
         Ok(())
@@ -237,32 +200,17 @@ impl Device for CudaDevice {
 
     fn write(&mut self, buffer: Buffer, bytes: &[u8]) -> Result<(), Error> {
         assert!(bytes.len() <= buffer.size_bytes);
-        call!(
-            self,
-            cuMemcpyHtoD_v2(buffer.handle, bytes.as_ptr().cast(), bytes.len()),
-            Transfer::ToDevice,
-            bytes.len()
-        )
+        call!(self, cuMemcpyHtoD_v2(buffer.handle, bytes.as_ptr().cast(), bytes.len()), Transfer::ToDevice, bytes.len())
     }
 
     fn read(&mut self, buffer: Buffer, bytes: &mut [u8]) -> Result<(), Error> {
         assert!(bytes.len() <= buffer.size_bytes);
-        call!(
-            self,
-            cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), buffer.handle, bytes.len()),
-            Transfer::FromDevice,
-            bytes.len()
-        )
+        call!(self, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), buffer.handle, bytes.len()), Transfer::FromDevice, bytes.len())
     }
 
     fn copy(&mut self, source: Buffer, destination: Buffer) -> Result<(), Error> {
         assert!(source.size_bytes <= destination.size_bytes);
-        call!(
-            self,
-            cuMemcpyDtoD_v2(destination.handle, source.handle, source.size_bytes),
-            Transfer::OnDevice,
-            source.size_bytes
-        )
+        call!(self, cuMemcpyDtoD_v2(destination.handle, source.handle, source.size_bytes), Transfer::OnDevice, source.size_bytes)
     }
 
     fn launch(&mut self, kernel: usize, grid: Grid, arguments: &[Argument]) -> Result<(), Error> {
@@ -279,22 +227,7 @@ impl Device for CudaDevice {
         let [size_x, size_y] = grid.group_size.map(|size| size as c_uint);
         let none = std::ptr::null_mut();
         let parameters = pointers.as_mut_ptr();
-        call!(
-            self,
-            cuLaunchKernel(
-                function,
-                groups_x,
-                groups_y,
-                1,
-                size_x,
-                size_y,
-                1,
-                0,
-                none,
-                parameters,
-                std::ptr::null_mut()
-            )
-        )
+        call!(self, cuLaunchKernel(function, groups_x, groups_y, 1, size_x, size_y, 1, 0, none, parameters, std::ptr::null_mut()))
     }
 
     fn finish(&mut self) -> Result<(), Error> {
@@ -303,10 +236,7 @@ impl Device for CudaDevice {
 
     fn poll(&mut self) -> Result<(), Error> {
         match call!(self, cuStreamQuery(std::ptr::null_mut())) {
-            Err(Error::Call {
-                code: CUDA_ERROR_NOT_READY,
-                ..
-            }) => Ok(()),
+            Err(Error::Call { code: CUDA_ERROR_NOT_READY, .. }) => Ok(()),
             result => result,
         }
     }
@@ -331,10 +261,7 @@ impl Device for CudaDevice {
     fn allocate_pinned(&mut self, size_bytes: usize) -> Result<Option<PinnedMemory>, Error> {
         let mut address = std::ptr::null_mut();
         call!(self, cuMemHostAlloc(&mut address, size_bytes, 0))?;
-        Ok(Some(PinnedMemory {
-            address: address.cast(),
-            size_bytes,
-        }))
+        Ok(Some(PinnedMemory { address: address.cast(), size_bytes }))
     }
 
     fn free_pinned(&mut self, memory: PinnedMemory) -> Result<(), Error> {

@@ -124,12 +124,7 @@ fn check(call: &'static str, code: ClInt) -> Result<(), Error> {
         call,
         code,
         name: error_name(code).to_string(),
-        out_of_memory: [
-            CL_MEM_OBJECT_ALLOCATION_FAILURE,
-            CL_OUT_OF_RESOURCES,
-            CL_OUT_OF_HOST_MEMORY,
-        ]
-        .contains(&code),
+        out_of_memory: [CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY].contains(&code),
     })
 }
 
@@ -192,16 +187,7 @@ impl OpenClDevice {
         let driver = this.device_text(CL_DRIVER_VERSION)?;
         this.description = format!("{name}, OpenCL driver {driver}");
         let devices = [this.device];
-        this.context = create!(
-            this,
-            clCreateContext(
-                std::ptr::null(),
-                1,
-                devices.as_ptr(),
-                std::ptr::null(),
-                std::ptr::null_mut()
-            )
-        )?;
+        this.context = create!(this, clCreateContext(std::ptr::null(), 1, devices.as_ptr(), std::ptr::null(), std::ptr::null_mut()))?;
         this.queue = create!(this, clCreateCommandQueue(this.context, this.device, 0))?;
         Ok(this)
     }
@@ -209,78 +195,37 @@ impl OpenClDevice {
     fn select_device(&mut self) -> Result<Handle, Error> {
         let mut platforms = [std::ptr::null_mut(); 16];
         let mut count = 0;
-        call!(
-            self,
-            clGetPlatformIDs(16, platforms.as_mut_ptr(), &mut count)
-        )?;
+        call!(self, clGetPlatformIDs(16, platforms.as_mut_ptr(), &mut count))?;
         for kind in [CL_DEVICE_TYPE_GPU, CL_DEVICE_TYPE_ALL] {
             for platform in platforms.iter().take(count as usize) {
                 let mut device = std::ptr::null_mut();
                 let mut devices = 0;
-                match call!(
-                    self,
-                    clGetDeviceIDs(*platform, kind, 1, &mut device, &mut devices)
-                ) {
+                match call!(self, clGetDeviceIDs(*platform, kind, 1, &mut device, &mut devices)) {
                     Ok(()) if devices > 0 => return Ok(device),
-                    Ok(())
-                    | Err(Error::Call {
-                        code: CL_DEVICE_NOT_FOUND,
-                        ..
-                    }) => {}
+                    Ok(()) | Err(Error::Call { code: CL_DEVICE_NOT_FOUND, .. }) => {}
                     Err(error) => return Err(error),
                 }
             }
         }
-        Err(Error::NoDevice(format!(
-            "{count} OpenCL platforms, none of which has a device; \"clinfo -l\" lists what is installed"
-        )))
+        Err(Error::NoDevice(format!("{count} OpenCL platforms, none of which has a device; \"clinfo -l\" lists what is installed")))
     }
 
     fn device_text(&mut self, property: u32) -> Result<String, Error> {
         let mut text = [0u8; 256];
         let mut length = 0;
-        call!(
-            self,
-            clGetDeviceInfo(
-                self.device,
-                property,
-                256,
-                text.as_mut_ptr().cast(),
-                &mut length
-            )
-        )?;
+        call!(self, clGetDeviceInfo(self.device, property, 256, text.as_mut_ptr().cast(), &mut length))?;
         Ok(String::from_utf8_lossy(&text[..length.clamp(1, 256) - 1]).into_owned())
     }
 
     fn build_log(&mut self) -> Result<String, Error> {
         let mut length = 0;
-        call!(
-            self,
-            clGetProgramBuildInfo(
-                self.program,
-                self.device,
-                CL_PROGRAM_BUILD_LOG,
-                0,
-                std::ptr::null_mut(),
-                &mut length
-            )
-        )?;
+        call!(self, clGetProgramBuildInfo(self.program, self.device, CL_PROGRAM_BUILD_LOG, 0, std::ptr::null_mut(), &mut length))?;
         let mut text = vec![0u8; length];
         call!(
             self,
-            clGetProgramBuildInfo(
-                self.program,
-                self.device,
-                CL_PROGRAM_BUILD_LOG,
-                length,
-                text.as_mut_ptr().cast(),
-                std::ptr::null_mut()
-            )
+            clGetProgramBuildInfo(self.program, self.device, CL_PROGRAM_BUILD_LOG, length, text.as_mut_ptr().cast(), std::ptr::null_mut())
         )?;
-        Ok(String::from_utf8_lossy(&text)
-            .trim_end_matches('\0')
-            .trim()
-            .to_string())
+        Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').trim().to_string())
     }
 
     fn unload(&mut self) -> Result<(), Error> {
@@ -304,27 +249,12 @@ impl Device for OpenClDevice {
         self.unload()?;
         let text = program.opencl.as_ptr().cast();
         let length = program.opencl.len();
-        self.program = create!(
-            self,
-            clCreateProgramWithSource(self.context, 1, &text, &length)
-        )?;
+        self.program = create!(self, clCreateProgramWithSource(self.context, 1, &text, &length))?;
         let devices = [self.device];
-        let built = call!(
-            self,
-            clBuildProgram(
-                self.program,
-                1,
-                devices.as_ptr(),
-                std::ptr::null(),
-                std::ptr::null(),
-                std::ptr::null_mut()
-            )
-        );
+        let built =
+            call!(self, clBuildProgram(self.program, 1, devices.as_ptr(), std::ptr::null(), std::ptr::null(), std::ptr::null_mut()));
         if let Err(error) = built {
-            return Err(Error::Build {
-                program: program.name,
-                log: format!("{error}\n{}", self.build_log()?),
-            });
+            return Err(Error::Build { program: program.name, log: format!("{error}\n{}", self.build_log()?) });
         }
         for name in program.kernels {
             let name = CString::new(*name).expect("a kernel's name has no NUL");
@@ -335,19 +265,8 @@ impl Device for OpenClDevice {
     }
 
     fn allocate(&mut self, size_bytes: usize) -> Result<Buffer, Error> {
-        let memory = create!(
-            self,
-            clCreateBuffer(
-                self.context,
-                CL_MEM_READ_WRITE,
-                size_bytes,
-                std::ptr::null_mut()
-            )
-        )?;
-        Ok(Buffer {
-            handle: memory as u64,
-            size_bytes,
-        })
+        let memory = create!(self, clCreateBuffer(self.context, CL_MEM_READ_WRITE, size_bytes, std::ptr::null_mut()))?;
+        Ok(Buffer { handle: memory as u64, size_bytes })
     }
 
     fn write(&mut self, buffer: Buffer, bytes: &[u8]) -> Result<(), Error> {
@@ -394,17 +313,7 @@ impl Device for OpenClDevice {
         let (from, to) = (source.handle as Handle, destination.handle as Handle);
         call!(
             self,
-            clEnqueueCopyBuffer(
-                self.queue,
-                from,
-                to,
-                0,
-                0,
-                source.size_bytes,
-                0,
-                std::ptr::null(),
-                std::ptr::null_mut()
-            ),
+            clEnqueueCopyBuffer(self.queue, from, to, 0, 0, source.size_bytes, 0, std::ptr::null(), std::ptr::null_mut()),
             Transfer::OnDevice,
             source.size_bytes
         )
@@ -449,10 +358,7 @@ impl Device for OpenClDevice {
 
     fn mark(&mut self) -> Result<Marker, Error> {
         let mut event = std::ptr::null_mut();
-        call!(
-            self,
-            clEnqueueMarkerWithWaitList(self.queue, 0, std::ptr::null(), &mut event)
-        )?;
+        call!(self, clEnqueueMarkerWithWaitList(self.queue, 0, std::ptr::null(), &mut event))?;
         // An event is complete only if its commands reach the device.
         call!(self, clFlush(self.queue))?;
         Ok(Marker(event as u64))

@@ -29,9 +29,7 @@ impl std::fmt::Display for Problem {
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
-    vec![Problem {
-        inputs: size.pick(2_048, 65_536, 16 * 65_536),
-    }]
+    vec![Problem { inputs: size.pick(2_048, 65_536, 16 * 65_536) }]
 }
 
 /// A network before the step, and its input weights after the latest run's step.
@@ -58,21 +56,15 @@ impl Training {
     /// Draws a network whose hidden units' sums stay in the steep part of the logistic function.
     pub fn generate(problem: Problem, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut inputs: Vec<f32> = (0..=problem.inputs)
-            .map(|_| random.between(0.0, 1.0))
-            .collect();
+        let mut inputs: Vec<f32> = (0..=problem.inputs).map(|_| random.between(0.0, 1.0)).collect();
         inputs[0] = 1.0;
         let scale = 1.0 / (problem.inputs as f32).sqrt();
         let weights = (problem.inputs + 1) * WIDTH;
         Self {
             problem,
             inputs,
-            input_weights: (0..weights)
-                .map(|_| random.between(-scale, scale))
-                .collect(),
-            previous: (0..weights)
-                .map(|_| random.between(-scale, scale))
-                .collect(),
+            input_weights: (0..weights).map(|_| random.between(-scale, scale)).collect(),
+            previous: (0..weights).map(|_| random.between(-scale, scale)).collect(),
             output_weights: (0..WIDTH).map(|_| random.between(-1.0, 1.0)).collect(),
             adjusted: vec![0.0; weights],
             reference: None,
@@ -90,19 +82,14 @@ impl Training {
         let output_error = output * (1.0 - output) * (TARGET - output);
         let mut errors = [0.0; WIDTH];
         for unit in 0..HIDDEN {
-            errors[unit + 1] =
-                hidden[unit] * (1.0 - hidden[unit]) * output_error * self.output_weights[unit + 1];
+            errors[unit + 1] = hidden[unit] * (1.0 - hidden[unit]) * output_error * self.output_weights[unit + 1];
         }
         errors
     }
 
     fn compute_reference(&self) -> Vec<f32> {
         let mut sums = [0.0f64; HIDDEN];
-        for (input, weights) in self
-            .inputs
-            .iter()
-            .zip(self.input_weights.chunks_exact(WIDTH))
-        {
+        for (input, weights) in self.inputs.iter().zip(self.input_weights.chunks_exact(WIDTH)) {
             for (sum, weight) in sums.iter_mut().zip(&weights[1..]) {
                 *sum += f64::from(*input) * f64::from(*weight);
             }
@@ -136,11 +123,7 @@ impl Case for Training {
         let partial = device.allocate_for::<f32>(groups * HIDDEN)?;
         device.write_values(inputs, &self.inputs)?;
         device.write_values(weights, &self.input_weights)?;
-        device.launch(
-            FORWARD,
-            grid,
-            &[inputs.into(), weights.into(), partial.into()],
-        )?;
+        device.launch(FORWARD, grid, &[inputs.into(), weights.into(), partial.into()])?;
         device.finish()?;
         let mut partial_sums = vec![0.0f32; groups * HIDDEN];
         device.read_values(partial, &mut partial_sums)?;
@@ -161,14 +144,7 @@ impl Case for Training {
         device.write_values(delta, &errors)?;
         device.write_values(previous, &self.previous)?;
         device.write_values(weights, &self.input_weights)?;
-        let arguments = [
-            delta.into(),
-            inputs.into(),
-            weights.into(),
-            previous.into(),
-            RATE.into(),
-            MOMENTUM.into(),
-        ];
+        let arguments = [delta.into(), inputs.into(), weights.into(), previous.into(), RATE.into(), MOMENTUM.into()];
         device.launch(ADJUST, grid, &arguments)?;
         // The published program also copies the unchanged input units back.
         let mut returned_inputs = vec![0.0f32; self.inputs.len()];
@@ -184,11 +160,6 @@ impl Case for Training {
         if self.reference.is_none() {
             self.reference = Some(self.compute_reference());
         }
-        compare_changes(
-            &self.adjusted,
-            self.reference.as_deref().unwrap_or_default(),
-            &self.input_weights,
-            TOLERANCE,
-        )
+        compare_changes(&self.adjusted, self.reference.as_deref().unwrap_or_default(), &self.input_weights, TOLERANCE)
     }
 }

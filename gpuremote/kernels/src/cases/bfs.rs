@@ -20,20 +20,13 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} nodes, mean degree {}",
-            self.nodes,
-            2 * EDGES_PER_NODE
-        )
+        write!(f, "{} nodes, mean degree {}", self.nodes, 2 * EDGES_PER_NODE)
     }
 }
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
-    vec![Problem {
-        nodes: size.pick(3_000, 1_000_000, 4_000_000),
-    }]
+    vec![Problem { nodes: size.pick(3_000, 1_000_000, 4_000_000) }]
 }
 
 /// A graph as adjacency lists and the levels of the latest run.
@@ -52,9 +45,8 @@ impl Search {
     pub fn generate(problem: Problem, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let nodes = problem.nodes;
-        let pairs: Vec<(usize, usize)> = (0..nodes * EDGES_PER_NODE)
-            .map(|i| (i / EDGES_PER_NODE, random.below(nodes as u32) as usize))
-            .collect();
+        let pairs: Vec<(usize, usize)> =
+            (0..nodes * EDGES_PER_NODE).map(|i| (i / EDGES_PER_NODE, random.below(nodes as u32) as usize)).collect();
         let mut edge_count = vec![0; nodes];
         for &(a, b) in &pairs {
             edge_count[a] += 1;
@@ -76,15 +68,7 @@ impl Search {
                 next[from] += 1;
             }
         }
-        Self {
-            problem,
-            first_edge,
-            edge_count,
-            edges,
-            root: 0,
-            levels: vec![0; nodes],
-            reference: None,
-        }
+        Self { problem, first_edge, edge_count, edges, root: 0, levels: vec![0; nodes], reference: None }
     }
 
     fn neighbours(&self, node: usize) -> &[i32] {
@@ -163,13 +147,7 @@ impl Case for Search {
             levels.into(),
             nodes.into(),
         ];
-        let advance = [
-            frontier.into(),
-            reached.into(),
-            visited.into(),
-            more.into(),
-            nodes.into(),
-        ];
+        let advance = [frontier.into(), reached.into(), visited.into(), more.into(), nodes.into()];
         loop {
             let mut flag = [0u8];
             device.write(more, &flag)?;
@@ -181,9 +159,7 @@ impl Case for Search {
             }
         }
         device.read_values(levels, &mut self.levels)?;
-        for buffer in [
-            first_edge, edge_count, edges, frontier, reached, visited, levels, more,
-        ] {
+        for buffer in [first_edge, edge_count, edges, frontier, reached, visited, levels, more] {
             device.free(buffer)?;
         }
         Ok(())

@@ -34,21 +34,14 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} elements, {} iterations",
-            self.elements, self.iterations
-        )
+        write!(f, "{} elements, {} iterations", self.elements, self.iterations)
     }
 }
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
     let (elements, iterations) = size.pick((2_000, 20), (97_046, 2_000), (4 * 97_046, 2_000));
-    vec![Problem {
-        elements,
-        iterations,
-    }]
+    vec![Problem { elements, iterations }]
 }
 
 /// A mesh and the variables of the latest run.
@@ -79,10 +72,7 @@ impl Flow {
 
     fn undisturbed(&self) -> Vec<f32> {
         let stride = self.mesh.stride;
-        self.far_field
-            .iter()
-            .flat_map(|value| std::iter::repeat_n(*value, stride))
-            .collect()
+        self.far_field.iter().flat_map(|value| std::iter::repeat_n(*value, stride)).collect()
     }
 }
 
@@ -111,49 +101,25 @@ impl Case for Flow {
         let fluxes = device.allocate_for::<f32>(VARIABLES * stride)?;
         let factors = device.allocate_for::<f32>(stride)?;
         for buffer in [variables, before, fluxes] {
-            device.launch(
-                INITIALIZE,
-                grid,
-                &[buffer.into(), far_field.into(), stride.into()],
-            )?;
+            device.launch(INITIALIZE, grid, &[buffer.into(), far_field.into(), stride.into()])?;
         }
         device.finish()?;
 
-        let step_factor = [
-            variables.into(),
-            areas.into(),
-            factors.into(),
-            stride.into(),
-        ];
-        let flux = [
-            neighbours.into(),
-            normals.into(),
-            variables.into(),
-            far_field.into(),
-            fluxes.into(),
-            stride.into(),
-        ];
+        let step_factor = [variables.into(), areas.into(), factors.into(), stride.into()];
+        let flux = [neighbours.into(), normals.into(), variables.into(), far_field.into(), fluxes.into(), stride.into()];
         for _ in 0..self.problem.iterations {
             device.copy(variables, before)?;
             device.launch(STEP_FACTOR, grid, &step_factor)?;
             for stage in 0..STAGES {
                 device.launch(FLUX, grid, &flux)?;
-                let time_step = [
-                    before.into(),
-                    variables.into(),
-                    factors.into(),
-                    fluxes.into(),
-                    stride.into(),
-                    ((STAGES - stage) as f32).into(),
-                ];
+                let time_step =
+                    [before.into(), variables.into(), factors.into(), fluxes.into(), stride.into(), ((STAGES - stage) as f32).into()];
                 device.launch(TIME_STEP, grid, &time_step)?;
             }
         }
         device.finish()?;
         device.read_values(variables, &mut self.variables)?;
-        for buffer in [
-            far_field, areas, neighbours, normals, variables, before, fluxes, factors,
-        ] {
+        for buffer in [far_field, areas, neighbours, normals, variables, before, fluxes, factors] {
             device.free(buffer)?;
         }
         Ok(())
@@ -162,11 +128,7 @@ impl Case for Flow {
     fn check(&mut self) -> Result<Deviation, Error> {
         let undisturbed = self.undisturbed();
         if self.reference.is_none() {
-            self.reference = Some(reference::solve(
-                &self.mesh,
-                &self.far_field,
-                self.problem.iterations,
-            ));
+            self.reference = Some(reference::solve(&self.mesh, &self.far_field, self.problem.iterations));
         }
         let reference = self.reference.as_deref().unwrap_or_default();
         compare_changes(&self.variables, reference, &undisturbed, TOLERANCE)

@@ -32,25 +32,14 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{0} x {0} cells, {1} steps, {2} a launch",
-            self.side, self.steps, self.pyramid_height
-        )
+        write!(f, "{0} x {0} cells, {1} steps, {2} a launch", self.side, self.steps, self.pyramid_height)
     }
 }
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
     let sides = size.pick(vec![64], vec![512, 1024], vec![4096]);
-    sides
-        .into_iter()
-        .map(|side| Problem {
-            side,
-            steps: size.pick(7, 60, 60),
-            pyramid_height: 2,
-        })
-        .collect()
+    sides.into_iter().map(|side| Problem { side, steps: size.pick(7, 60, 60), pyramid_height: 2 }).collect()
 }
 
 /// The coefficients of one explicit Euler step.
@@ -138,11 +127,7 @@ impl Case for Hotspot {
     }
 
     fn run(&mut self, device: &mut dyn Device) -> Result<(), Error> {
-        let Problem {
-            side,
-            steps,
-            pyramid_height,
-        } = self.problem;
+        let Problem { side, steps, pyramid_height } = self.problem;
         let c = Coefficients::of(side);
         let cells = side * side;
         let mut source = device.allocate_for::<f32>(cells)?;
@@ -179,11 +164,6 @@ impl Case for Hotspot {
         if self.reference.is_none() {
             self.reference = Some(self.compute_reference());
         }
-        compare_changes(
-            &self.temperatures,
-            self.reference.as_deref().unwrap_or_default(),
-            &self.initial,
-            TOLERANCE,
-        )
+        compare_changes(&self.temperatures, self.reference.as_deref().unwrap_or_default(), &self.initial, TOLERANCE)
     }
 }

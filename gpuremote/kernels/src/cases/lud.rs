@@ -27,9 +27,7 @@ impl std::fmt::Display for Problem {
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
-    vec![Problem {
-        order: size.pick(512, 2048, 4096),
-    }]
+    vec![Problem { order: size.pick(512, 2048, 4096) }]
 }
 
 /// A matrix and the factors of the latest run, both in one array.
@@ -45,28 +43,16 @@ impl Decomposition {
     pub fn generate(problem: Problem, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let order = problem.order;
-        let mut matrix: Vec<f32> = (0..order * order)
-            .map(|_| random.between(-1.0, 1.0))
-            .collect();
+        let mut matrix: Vec<f32> = (0..order * order).map(|_| random.between(-1.0, 1.0)).collect();
         let diagonal = 4.0 * (order as f32).sqrt();
         for i in 0..order {
             matrix[i * order + i] += diagonal;
         }
-        Self {
-            problem,
-            factors: vec![0.0; matrix.len()],
-            matrix,
-            probe_seed: random.bits(),
-        }
+        Self { problem, factors: vec![0.0; matrix.len()], matrix, probe_seed: random.bits() }
     }
 
     /// Returns `rows` of `matrix` times `vector`, where `columns` are the columns of a row that count.
-    fn times(
-        &self,
-        matrix: &[f32],
-        vector: &[f64],
-        columns: impl Fn(usize) -> std::ops::Range<usize>,
-    ) -> Vec<f64> {
+    fn times(&self, matrix: &[f32], vector: &[f64], columns: impl Fn(usize) -> std::ops::Range<usize>) -> Vec<f64> {
         let rows = matrix.chunks_exact(self.problem.order);
         rows.enumerate()
             .map(|(row, values)| {
@@ -80,9 +66,7 @@ impl Decomposition {
     /// Returns | L U x - A x | / | (A - D) x | for a random vector x, where D is A's diagonal: D alone would hide errors elsewhere.
     fn residual(&self, random: &mut Random) -> f64 {
         let order = self.problem.order;
-        let x: Vec<f64> = (0..order)
-            .map(|_| f64::from(random.between(-1.0, 1.0)))
-            .collect();
+        let x: Vec<f64> = (0..order).map(|_| f64::from(random.between(-1.0, 1.0))).collect();
         let want = self.times(&self.matrix, &x, |_| 0..order);
         let ux = self.times(&self.factors, &x, |row| row..order);
         let mut got = self.times(&self.factors, &ux, |row| 0..row);
@@ -129,17 +113,10 @@ impl Case for Decomposition {
     fn check(&mut self) -> Result<Deviation, Error> {
         let mut random = Random::new(self.probe_seed);
         let residuals: Vec<f64> = (0..PROBES).map(|_| self.residual(&mut random)).collect();
-        let relative = residuals
-            .iter()
-            .copied()
-            .max_by(f64::total_cmp)
-            .unwrap_or(f64::NAN);
+        let relative = residuals.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN);
         // Written so that NaN, which counts as the greatest number here, fails.
         if relative <= TOLERANCE {
-            return Ok(Deviation {
-                relative,
-                tolerance: TOLERANCE,
-            });
+            return Ok(Deviation { relative, tolerance: TOLERANCE });
         }
         Err(Error::WrongResult(format!(
             "the factors' product differs from the matrix: relative residual {relative:.3e}, at most {TOLERANCE:.0e} pass"

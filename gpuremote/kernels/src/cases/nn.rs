@@ -23,9 +23,7 @@ impl std::fmt::Display for Problem {
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
-    vec![Problem {
-        records: size.pick(3_000, 42_764, 16 * 42_764),
-    }]
+    vec![Problem { records: size.pick(3_000, 42_764, 16 * 42_764) }]
 }
 
 /// Records, the point and the result of the latest run.
@@ -43,17 +41,8 @@ impl NearestNeighbours {
     /// Scatters records over the tropics, as storm tracks are.
     pub fn generate(problem: Problem, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let locations = (0..problem.records)
-            .flat_map(|_| [random.between(7.0, 64.0), random.between(0.0, 359.0)])
-            .collect();
-        Self {
-            problem,
-            locations,
-            latitude: 30.0,
-            longitude: 90.0,
-            distances: vec![0.0; problem.records],
-            nearest: Vec::new(),
-        }
+        let locations = (0..problem.records).flat_map(|_| [random.between(7.0, 64.0), random.between(0.0, 359.0)]).collect();
+        Self { problem, locations, latitude: 30.0, longitude: 90.0, distances: vec![0.0; problem.records], nearest: Vec::new() }
     }
 
     /// Selects the nearest records one after the other, as the published host code does.
@@ -61,9 +50,7 @@ impl NearestNeighbours {
         let mut distances = distances.to_vec();
         (0..NEAREST.min(distances.len()))
             .map(|_| {
-                let nearest = (0..distances.len())
-                    .min_by(|&a, &b| distances[a].total_cmp(&distances[b]))
-                    .expect("there are records");
+                let nearest = (0..distances.len()).min_by(|&a, &b| distances[a].total_cmp(&distances[b])).expect("there are records");
                 distances[nearest] = f32::INFINITY;
                 nearest
             })
@@ -85,13 +72,7 @@ impl Case for NearestNeighbours {
         let locations = device.allocate_for::<f32>(2 * records)?;
         let distances = device.allocate_for::<f32>(records)?;
         device.write_values(locations, &self.locations)?;
-        let arguments = [
-            locations.into(),
-            distances.into(),
-            records.into(),
-            self.latitude.into(),
-            self.longitude.into(),
-        ];
+        let arguments = [locations.into(), distances.into(), records.into(), self.latitude.into(), self.longitude.into()];
         device.launch(0, Grid::line(records.div_ceil(GROUP), GROUP), &arguments)?;
         device.finish()?;
         device.read_values(distances, &mut self.distances)?;
@@ -101,25 +82,13 @@ impl Case for NearestNeighbours {
     }
 
     fn check(&mut self) -> Result<Deviation, Error> {
-        let reference: Vec<f32> = self
-            .locations
-            .chunks_exact(2)
-            .map(|at| (self.latitude - at[0]).hypot(self.longitude - at[1]))
-            .collect();
+        let reference: Vec<f32> = self.locations.chunks_exact(2).map(|at| (self.latitude - at[0]).hypot(self.longitude - at[1])).collect();
         let deviation = compare(&self.distances, &reference, TOLERANCE)?;
         // Two records at nearly the same distance may change places, so distances are compared, not indices.
-        for (rank, (&got, want)) in self
-            .nearest
-            .iter()
-            .zip(Self::select(&reference))
-            .enumerate()
-        {
+        for (rank, (&got, want)) in self.nearest.iter().zip(Self::select(&reference)).enumerate() {
             let (got, want) = (reference[got], reference[want]);
             if f64::from((got - want).abs()) > TOLERANCE * f64::from(want) {
-                return Err(Error::WrongResult(format!(
-                    "neighbour {} is at distance {got}, want {want}",
-                    rank + 1
-                )));
+                return Err(Error::WrongResult(format!("neighbour {} is at distance {got}, want {want}", rank + 1)));
             }
         }
         Ok(deviation)

@@ -19,20 +19,13 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{0} x {0} letters, penalty {1}",
-            self.length, self.penalty
-        )
+        write!(f, "{0} x {0} letters, penalty {1}", self.length, self.penalty)
     }
 }
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
-    vec![Problem {
-        length: size.pick(128, 2048, 8192),
-        penalty: 10,
-    }]
+    vec![Problem { length: size.pick(128, 2048, 8192), penalty: 10 }]
 }
 
 /// Similarities of the sequences' letters and the scores of the latest run.
@@ -58,11 +51,7 @@ impl Alignment {
                 table[b * letters + a] = similarity;
             }
         }
-        let mut sequence = || -> Vec<usize> {
-            (0..problem.length)
-                .map(|_| random.below(LETTERS) as usize)
-                .collect()
-        };
+        let mut sequence = || -> Vec<usize> { (0..problem.length).map(|_| random.below(LETTERS) as usize).collect() };
         let (down, across) = (sequence(), sequence());
         let width = problem.length + 1;
         let mut similarity = vec![0; width * width];
@@ -71,12 +60,7 @@ impl Alignment {
                 similarity[(row + 1) * width + column + 1] = table[a * letters + b];
             }
         }
-        Self {
-            problem,
-            similarity,
-            scores: vec![0; width * width],
-            reference: None,
-        }
+        Self { problem, similarity, scores: vec![0; width * width], reference: None }
     }
 
     fn initial_scores(&self) -> Vec<i32> {
@@ -122,24 +106,11 @@ impl Case for Alignment {
         device.write_values(similarity, &self.similarity)?;
         device.write_values(scores, &self.scores)?;
         for diagonal in 1..=tiles {
-            let arguments = [
-                similarity.into(),
-                scores.into(),
-                width.into(),
-                penalty.into(),
-                diagonal.into(),
-            ];
+            let arguments = [similarity.into(), scores.into(), width.into(), penalty.into(), diagonal.into()];
             device.launch(UPPER, Grid::line(diagonal, TILE), &arguments)?;
         }
         for diagonal in (1..tiles).rev() {
-            let arguments = [
-                similarity.into(),
-                scores.into(),
-                width.into(),
-                penalty.into(),
-                diagonal.into(),
-                tiles.into(),
-            ];
+            let arguments = [similarity.into(), scores.into(), width.into(), penalty.into(), diagonal.into(), tiles.into()];
             device.launch(LOWER, Grid::line(diagonal, TILE), &arguments)?;
         }
         device.read_values(scores, &mut self.scores)?;

@@ -17,22 +17,14 @@ pub struct Problem {
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} x {} cells, {} rows a launch",
-            self.columns, self.rows, self.pyramid_height
-        )
+        write!(f, "{} x {} cells, {} rows a launch", self.columns, self.rows, self.pyramid_height)
     }
 }
 
 /// Returns the problems of `size`.
 pub fn problems(size: Size) -> Vec<Problem> {
     let (columns, rows) = size.pick((3_000, 50), (100_000, 100), (400_000, 400));
-    vec![Problem {
-        columns,
-        rows,
-        pyramid_height: 20,
-    }]
+    vec![Problem { columns, rows, pyramid_height: 20 }]
 }
 
 /// Costs of all cells and the totals of the latest run.
@@ -49,9 +41,7 @@ impl Pathfinder {
         let mut random = Random::new(seed);
         Self {
             problem,
-            costs: (0..problem.columns * problem.rows)
-                .map(|_| random.below(10) as i32)
-                .collect(),
+            costs: (0..problem.columns * problem.rows).map(|_| random.below(10) as i32).collect(),
             totals: vec![0; problem.columns],
             reference: None,
         }
@@ -82,11 +72,7 @@ impl Case for Pathfinder {
     }
 
     fn run(&mut self, device: &mut dyn Device) -> Result<(), Error> {
-        let Problem {
-            columns,
-            rows,
-            pyramid_height,
-        } = self.problem;
+        let Problem { columns, rows, pyramid_height } = self.problem;
         let (first, rest) = self.costs.split_at(columns);
         let mut source = device.allocate_for::<i32>(columns)?;
         let mut result = device.allocate_for::<i32>(columns)?;

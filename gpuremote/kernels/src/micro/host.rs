@@ -32,9 +32,7 @@ pub fn baselines(sizes: &[(usize, usize)]) -> Result<Vec<Series>, Error> {
 }
 
 /// Connects to a thread that serves the connection with `serve`.
-fn connect(
-    serve: fn(TcpStream) -> Result<(), Error>,
-) -> Result<(TcpStream, JoinHandle<Result<(), Error>>), Error> {
+fn connect(serve: fn(TcpStream) -> Result<(), Error>) -> Result<(TcpStream, JoinHandle<Result<(), Error>>), Error> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (server, _) = listener.accept()?;
@@ -46,9 +44,7 @@ fn connect(
 /// Closes the connection and returns the serving thread's result.
 fn disconnect(client: TcpStream, server: JoinHandle<Result<(), Error>>) -> Result<(), Error> {
     drop(client);
-    server
-        .join()
-        .unwrap_or_else(|_| Err(Error::other("the loopback server panicked")))
+    server.join().unwrap_or_else(|_| Err(Error::other("the loopback server panicked")))
 }
 
 fn round_trips() -> Result<Series, Error> {
@@ -66,11 +62,7 @@ fn round_trips() -> Result<Series, Error> {
         client.read_exact(&mut message)
     })?;
     disconnect(client, server)?;
-    Ok(Series::new(
-        "TCP loopback round trip of 64 bytes",
-        0,
-        samples,
-    ))
+    Ok(Series::new("TCP loopback round trip of 64 bytes", 0, samples))
 }
 
 fn streams() -> Result<Series, Error> {
@@ -97,9 +89,5 @@ fn streams() -> Result<Series, Error> {
         client.read_exact(&mut [0])
     })?;
     disconnect(client, server)?;
-    Ok(Series::new(
-        "TCP loopback stream, acknowledged at its end",
-        STREAM_BYTES,
-        samples,
-    ))
+    Ok(Series::new("TCP loopback stream, acknowledged at its end", STREAM_BYTES, samples))
 }

@@ -162,13 +162,7 @@ impl Server {
             return Ok(Outcome::Status(INVALID_HANDLE));
         };
         let length = parameters.len();
-        let extra = [
-            PARAMETERS_AT,
-            parameters.as_ptr() as usize,
-            PARAMETERS_BYTES,
-            &raw const length as usize,
-            PARAMETERS_END,
-        ];
+        let extra = [PARAMETERS_AT, parameters.as_ptr() as usize, PARAMETERS_BYTES, &raw const length as usize, PARAMETERS_END];
         let [gx, gy, gz, bx, by, bz, shared] = sizes;
         if cooperative {
             return self.launch_cooperative(function, sizes, stream, parameters);

@@ -53,8 +53,8 @@ impl Server {
     }
 
     pub unsafe fn cu_mem_alloc_v2(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
-        let bytes = decoder.usize()?;
         let _wanted = decoder.u8()?;
+        let bytes = decoder.usize()?;
         decoder.finish()?;
         let Some(run) = self.functions.cuMemAlloc_v2 else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
         Ok(self.allocate(bytes as u64, values, |address, values| {

@@ -12,14 +12,14 @@ use gpuremote_wire::{Decoder, Encoder, Malformed, MAX_ARGUMENT_BYTES};
 
 use crate::handles::Handles;
 use crate::options::Options;
-use crate::worker::{Link, Outcome};
+use crate::worker::{Api, Link, Outcome};
 
 #[allow(missing_docs, dead_code, clippy::all)]
 mod calls {
     include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
 }
 
-pub use calls::{blocks, API};
+pub use calls::API;
 
 /// CUDA_ERROR_NO_DEVICE: what programs get where no driver is found.
 pub const NO_DRIVER: i32 = 100;
@@ -72,19 +72,16 @@ impl Server {
     pub fn new(shared: Arc<Shared>) -> Self {
         Server { shared, copier: copies::Copier::default() }
     }
+}
 
-    /// Runs a call.
-    ///
-    /// # Safety
-    /// The library that was loaded must be CUDA's driver.
-    pub unsafe fn run(
-        &mut self,
-        link: &mut Link<'_>,
-        function: u16,
-        decoder: &mut Decoder<'_>,
-        values: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        calls::dispatch(self, link, function, decoder, values)
+impl Api for Server {
+    fn blocks(&self, function: u16) -> bool {
+        calls::blocks(function)
+    }
+
+    fn run(&mut self, link: &mut Link<'_>, function: u16, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
+        // SAFETY: the library that was loaded is CUDA's driver, and the description has its functions' types.
+        unsafe { calls::dispatch(self, link, function, decoder, values) }
     }
 }
 

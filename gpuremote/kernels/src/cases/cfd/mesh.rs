@@ -29,16 +29,10 @@ impl Mesh {
     pub fn generate(elements: usize, group: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let stride = elements.div_ceil(group) * group;
-        let shifts: Vec<[f32; 2]> = (0..elements + TURN + 1)
-            .map(|_| [(); 2].map(|()| random.between(-DISTORTION, DISTORTION)))
-            .collect();
+        let shifts: Vec<[f32; 2]> = (0..elements + TURN + 1).map(|_| [(); 2].map(|()| random.between(-DISTORTION, DISTORTION))).collect();
         let places = shuffled_places(elements, &mut random);
-        let mut mesh = Self {
-            stride,
-            areas: vec![0.0; stride],
-            neighbours: vec![0; FACES * stride],
-            normals: vec![0.0; 3 * FACES * stride],
-        };
+        let mut mesh =
+            Self { stride, areas: vec![0.0; stride], neighbours: vec![0; FACES * stride], normals: vec![0.0; 3 * FACES * stride] };
         for element in 0..elements {
             mesh.place(element, places[element], &shifts, &places);
         }
@@ -56,12 +50,7 @@ impl Mesh {
         };
         // Counterclockwise, so that the normal of an edge (dx, dy) that points outward is (dy, -dx).
         let corners = [corner(0, 0), corner(1, 0), corner(1, 1), corner(0, 1)];
-        let beyond = [
-            element.checked_sub(TURN),
-            Some(element + 1),
-            Some(element + TURN),
-            element.checked_sub(1),
-        ];
+        let beyond = [element.checked_sub(TURN), Some(element + 1), Some(element + TURN), element.checked_sub(1)];
         let mut twice_area = 0.0;
         for face in 0..FACES {
             let (a, b) = (corners[face], corners[(face + 1) % FACES]);
@@ -72,9 +61,7 @@ impl Mesh {
             }
             self.neighbours[face * self.stride + place] = match beyond[face] {
                 None => WING,
-                Some(neighbour) => places
-                    .get(neighbour)
-                    .map_or(FAR_FIELD, |place| *place as i32),
+                Some(neighbour) => places.get(neighbour).map_or(FAR_FIELD, |place| *place as i32),
             };
         }
         self.areas[place] = twice_area / 2.0;
@@ -86,8 +73,7 @@ impl Mesh {
             self.neighbours[face * self.stride + to] = self.neighbours[face * self.stride + from];
         }
         for component in 0..3 * FACES {
-            self.normals[component * self.stride + to] =
-                self.normals[component * self.stride + from];
+            self.normals[component * self.stride + to] = self.normals[component * self.stride + from];
         }
     }
 }
@@ -117,9 +103,7 @@ mod tests {
         for element in 0..elements {
             assert!(mesh.areas[element] > 0.2, "element {element}");
             for component in 0..3 {
-                let sum: f32 = (0..FACES)
-                    .map(|face| normal(element, face)[component])
-                    .sum();
+                let sum: f32 = (0..FACES).map(|face| normal(element, face)[component]).sum();
                 assert!(sum.abs() < 1e-5, "element {element} is open by {sum}");
             }
             for face in 0..FACES {

@@ -25,20 +25,10 @@ const WIDTH: usize = VARIABLES + 6;
 
 impl Element {
     fn of(state: State) -> Self {
-        let velocity = [
-            state[1] / state[0],
-            state[2] / state[0],
-            state[3] / state[0],
-        ];
+        let velocity = [state[1] / state[0], state[2] / state[0], state[3] / state[0]];
         let speed_squared: f32 = velocity.iter().map(|v| v * v).sum();
         let pressure = (GAMMA - 1.0) * (state[4] - 0.5 * state[0] * speed_squared);
-        Self {
-            state,
-            velocity,
-            speed: speed_squared.sqrt(),
-            pressure,
-            sound: (GAMMA * pressure / state[0]).sqrt(),
-        }
+        Self { state, velocity, speed: speed_squared.sqrt(), pressure, sound: (GAMMA * pressure / state[0]).sqrt() }
     }
 }
 
@@ -61,14 +51,7 @@ impl Shared {
     }
 
     fn set(&self, element: usize, e: &Element) {
-        let rest = [
-            e.velocity[0],
-            e.velocity[1],
-            e.velocity[2],
-            e.speed,
-            e.pressure,
-            e.sound,
-        ];
+        let rest = [e.velocity[0], e.velocity[1], e.velocity[2], e.speed, e.pressure, e.sound];
         let bits = &self.bits[element * WIDTH..(element + 1) * WIDTH];
         for (place, value) in bits.iter().zip(e.state.into_iter().chain(rest)) {
             place.store(value.to_bits(), Ordering::Relaxed);
@@ -79,11 +62,7 @@ impl Shared {
 /// Returns the variables after `iterations` time steps from `far_field`, as arrays of the mesh's stride.
 pub fn solve(mesh: &Mesh, far_field: &State, iterations: usize) -> Vec<f32> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let shared = Shared {
-        bits: (0..WIDTH * mesh.stride)
-            .map(|_| AtomicU32::new(0))
-            .collect(),
-    };
+    let shared = Shared { bits: (0..WIDTH * mesh.stride).map(|_| AtomicU32::new(0)).collect() };
     let outside = Element::of(*far_field);
     for element in 0..mesh.stride {
         shared.set(element, &outside);
@@ -97,22 +76,11 @@ pub fn solve(mesh: &Mesh, far_field: &State, iterations: usize) -> Vec<f32> {
             scope.spawn(move || solve_share(mesh, outside, shared, own, barrier, iterations));
         }
     });
-    let elements: Vec<State> = (0..mesh.stride)
-        .map(|element| shared.get(element).state)
-        .collect();
-    (0..VARIABLES)
-        .flat_map(|v| elements.iter().map(move |state| state[v]))
-        .collect()
+    let elements: Vec<State> = (0..mesh.stride).map(|element| shared.get(element).state).collect();
+    (0..VARIABLES).flat_map(|v| elements.iter().map(move |state| state[v])).collect()
 }
 
-fn solve_share(
-    mesh: &Mesh,
-    outside: &Element,
-    shared: &Shared,
-    own: Range<usize>,
-    barrier: &Barrier,
-    iterations: usize,
-) {
+fn solve_share(mesh: &Mesh, outside: &Element, shared: &Shared, own: Range<usize>, barrier: &Barrier, iterations: usize) {
     let mut fluxes = vec![[0.0; VARIABLES]; own.len()];
     for _ in 0..iterations {
         let before: Vec<Element> = own.clone().map(|element| shared.get(element)).collect();
@@ -138,8 +106,7 @@ fn flux_into(mesh: &Mesh, outside: &Element, shared: &Shared, element: usize) ->
     let here = shared.get(element);
     let mut sum = [0.0; VARIABLES];
     for face in 0..FACES {
-        let normal =
-            [0, 1, 2].map(|component| mesh.normals[(3 * face + component) * stride + element]);
+        let normal = [0, 1, 2].map(|component| mesh.normals[(3 * face + component) * stride + element]);
         let neighbour = mesh.neighbours[face * stride + element];
         if neighbour == WING {
             for component in 0..3 {
@@ -154,8 +121,7 @@ fn flux_into(mesh: &Mesh, outside: &Element, shared: &Shared, element: usize) ->
         let a = through(&here, &normal);
         let b = through(&there, &normal);
         let length = normal.iter().map(|n| n * n).sum::<f32>().sqrt();
-        let viscosity =
-            0.5 * smoothing * length * (here.speed + there.speed + here.sound + there.sound);
+        let viscosity = 0.5 * smoothing * length * (here.speed + there.speed + here.sound + there.sound);
         for v in 0..VARIABLES {
             sum[v] -= 0.5 * (a[v] + b[v]) + viscosity * (here.state[v] - there.state[v]);
         }
