@@ -1,6 +1,6 @@
 //! A client's process: it serves the lanes of one session, and ends with the last of them.
 
-use std::collections::HashMap;
+use std::collections::hash_map::{Entry, HashMap};
 use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -224,10 +224,10 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
         if !session.order.wait(call.ticket) {
             return Err(Malformed("a call's ticket is out of order").into());
         }
-        if !apis.contains_key(&call.api) {
-            apis.insert(call.api, session.open(call.api)?);
-        }
-        let api = apis.get_mut(&call.api).expect("it is there now");
+        let api = match apis.entry(call.api) {
+            Entry::Occupied(api) => api.into_mut(),
+            Entry::Vacant(place) => place.insert(session.open(call.api)?),
+        };
         let blocks = api.blocks(call.function);
         if blocks {
             session.order.pass();
