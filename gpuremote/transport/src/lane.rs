@@ -239,7 +239,7 @@ fn receive(socket: &mut TcpStream, buffer: &mut [u8], patience: Patience) -> io:
     let count = loop {
         match recv(socket.as_raw_fd(), buffer, MsgFlags::MSG_DONTWAIT) {
             Ok(count) => break count,
-            Err(nix::errno::Errno::EAGAIN) if begun.elapsed() < patience.spin => std::hint::spin_loop(),
+            Err(nix::errno::Errno::EAGAIN) if begun.elapsed() < patience.spin => std::thread::yield_now(),
             Err(nix::errno::Errno::EAGAIN) => break socket.read(buffer)?,
             Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error.into()),

@@ -40,6 +40,9 @@ pub(crate) struct Ring {
     writes: bool,
 }
 
+/// An answer that takes long enough for so many looks is not on its way back from another processor yet.
+const LOOKS_UNTIL_YIELD: u32 = 32;
+
 /// How long an end looks for news before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -139,8 +142,12 @@ impl Ring {
             }
             looks += 1;
             std::hint::spin_loop();
-            if looks % 64 == 0 && begun.elapsed() >= patience.spin {
-                break;
+            if looks % LOOKS_UNTIL_YIELD == 0 {
+                if begun.elapsed() >= patience.spin {
+                    break;
+                }
+                // The other end may wait for this very processor.
+                std::thread::yield_now();
             }
         }
         loop {
