@@ -155,7 +155,8 @@ fn watch(session: &Arc<Session>, control: &UnixStream) -> io::Result<()> {
             Err(nix::errno::Errno::EINTR) => continue,
             polled => polled?,
         };
-        let news: Vec<bool> = watched.iter().map(|fd| fd.revents().is_some_and(|events| !events.is_empty())).collect();
+        // Events that the library has no name for, as POLLRDHUP, are none.
+        let news: Vec<bool> = watched.iter().map(|fd| fd.revents().is_none_or(|events| !events.is_empty())).collect();
         let mut ended = news[1..].iter();
         lanes.retain(|_| !ended.next().expect("as many as lanes"));
         if news[0] {
