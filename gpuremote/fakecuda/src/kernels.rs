@@ -14,6 +14,8 @@
 //! | `scale_by_coefficient(float *x, unsigned n)` | `x[i] *= coefficient`, a variable of the module |
 //! | `spin(unsigned microseconds)` | takes that long |
 //! | `fail()` | an illegal address, which the context keeps as its error |
+//!
+//! The kernels of `nearmetal-gpu-kernels` are in [`benchmark`].
 
 use crate::abi::*;
 use crate::image::Kernel;
@@ -22,6 +24,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+
+mod benchmark;
 
 /// A launch, with its parameters copied.
 pub struct Launch {
@@ -41,6 +45,8 @@ pub struct Launch {
 
 /// A value that kernels read from their parameters and from memory.
 pub trait Value: Copy {}
+impl Value for u8 {}
+impl Value for i32 {}
 impl Value for u32 {}
 impl Value for u64 {}
 impl Value for f32 {}
@@ -97,7 +103,7 @@ const KERNELS: &[(&str, &[usize], Body)] = &[
 /// The implementation of a kernel.
 pub fn find(kernel: &Kernel) -> Option<Body> {
     let sizes: Vec<usize> = kernel.parameters.iter().map(|parameter| parameter.size_bytes).collect();
-    let known = KERNELS.iter().find(|(name, expected, _)| *name == kernel.source_name() && *expected == sizes)?;
+    let known = KERNELS.iter().chain(benchmark::KERNELS).find(|(name, expected, _)| *name == kernel.source_name() && *expected == sizes)?;
     Some(known.2)
 }
 
