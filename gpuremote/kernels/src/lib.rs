@@ -13,5 +13,6 @@ pub mod micro;
 pub mod plain;
 pub mod program;
 pub mod random;
-pub mod report;
+
 pub mod share;
+pub mod table;

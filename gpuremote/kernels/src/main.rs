@@ -1,5 +1,6 @@
 //! `nearmetal-gpu-kernels`: runs and times GPU kernels through OpenCL or CUDA.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 mod arguments;
@@ -8,7 +9,7 @@ use arguments::{Command, RunOptions, Target};
 use nearmetal_gpu_kernels::api::{Api, Device};
 use nearmetal_gpu_kernels::cases::{Size, KERNELS};
 use nearmetal_gpu_kernels::measure::{measure, Measurement};
-use nearmetal_gpu_kernels::{memory, micro, report, share};
+use nearmetal_gpu_kernels::{memory, micro, share, table};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -20,19 +21,14 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let out = &mut std::io::stdout().lock();
     let result = match command {
-        Command::Help => {
-            print!("{}", arguments::USAGE);
-            Ok(())
-        }
-        Command::List => {
-            list();
-            Ok(())
-        }
-        Command::Run(options) => run(&options),
-        Command::Micro(target, largest) => on_device(&target, |device| micro::run(device, largest)),
-        Command::Share(target, load) => on_device(&target, |device| Ok(share::run(device, load)?)),
-        Command::Memory(target, limit) => on_device(&target, |device| Ok(memory::allocate_until_refused(device, limit)?)),
+        Command::Help => out.write_all(arguments::USAGE.as_bytes()).map_err(AnyError::from),
+        Command::List => list(out).map_err(AnyError::from),
+        Command::Run(options) => run(&options, out),
+        Command::Micro(target, largest) => on_device(&target, out, |device| micro::run(device, largest)),
+        Command::Share(target, load) => on_device(&target, out, |device| Ok(share::run(device, load)?)),
+        Command::Memory(target, limit) => on_device(&target, out, |device| Ok(memory::allocate_until_refused(device, limit)?)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -43,62 +39,83 @@ fn main() -> ExitCode {
     }
 }
 
-fn list() {
+fn list(out: &mut dyn Write) -> io::Result<()> {
     for kernel in KERNELS {
-        println!("{:<11} {}", kernel.name, kernel.summary);
+        writeln!(out, "{:<11} {}", kernel.name, kernel.summary)?;
         for size in Size::ALL {
-            println!("    {:<10} {}", size.name(), kernel.problems(size).join("; "));
+            writeln!(out, "    {:<10} {}", size.name(), kernel.problems(size).join("; "))?;
         }
     }
+    Ok(())
 }
 
 /// What `--json` writes.
 #[derive(serde::Serialize)]
-struct Report<'a> {
+struct Report {
     api: &'static str,
     library: String,
     size: &'static str,
     seed: u64,
-    measurements: &'a [Measurement],
+    measurements: Vec<Measurement>,
+    /// Why kernels are missing from `measurements`.
+    failures: Vec<String>,
 }
 
-fn run(options: &RunOptions) -> Result<(), AnyError> {
+/// Measures all kernels asked for. A failure doesn't keep the others from running, and the file of `--json` has their data.
+fn run(options: &RunOptions, out: &mut dyn Write) -> Result<(), AnyError> {
     let api = Api::load(options.target.api, options.target.library.as_deref())?;
-    let mut measurements = Vec::new();
+    let mut report = Report {
+        api: options.target.api.name(),
+        library: options.target.library_name(),
+        size: options.size.name(),
+        seed: options.seed,
+        measurements: Vec::new(),
+        failures: Vec::new(),
+    };
     for kernel in KERNELS {
         if !options.kernels.is_empty() && !options.kernels.iter().any(|name| name == kernel.name) {
             continue;
         }
         for mut case in kernel.cases(options.size, options.seed) {
-            let measurement = measure(&api, kernel.name, case.as_mut(), options.runs)
-                .map_err(|error| format!("{} ({}): {error}", kernel.name, case.problem()))?;
-            if measurements.is_empty() {
-                println!("{}\n{}", measurement.device, report::heading());
+            match measure(&api, kernel.name, case.as_mut(), options.runs) {
+                Ok(measurement) => {
+                    print_measurement(out, &measurement, report.measurements.is_empty(), options.calls)?;
+                    report.measurements.push(measurement);
+                }
+                Err(error) => {
+                    let failure = format!("{} ({}): {error}", kernel.name, case.problem());
+                    eprintln!("nearmetal-gpu-kernels: {failure}");
+                    report.failures.push(failure);
+                }
             }
-            println!("{}", report::row(&measurement));
-            if options.calls {
-                print!("{}", report::calls(&measurement));
-            }
-            measurements.push(measurement);
         }
     }
-    options.target.write_json(&Report {
-        api: options.target.api.name(),
-        library: options.target.library_name(),
-        size: options.size.name(),
-        seed: options.seed,
-        measurements: &measurements,
-    })
+    options.target.write_json(&report)?;
+    match report.failures.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} of {} measurements failed", count + report.measurements.len()).into()),
+    }
+}
+
+fn print_measurement(out: &mut dyn Write, measurement: &Measurement, first: bool, calls: bool) -> io::Result<()> {
+    if first {
+        writeln!(out, "{}\n{}", measurement.device, table::heading())?;
+    }
+    writeln!(out, "{}", table::row(measurement))?;
+    if calls {
+        out.write_all(table::calls(measurement).as_bytes())?;
+    }
+    out.flush()
 }
 
 /// Opens a device, prints what `measure` reports and writes it to the file of `--json`.
-fn on_device<R>(target: &Target, measure: impl FnOnce(&mut dyn Device) -> Result<R, AnyError>) -> Result<(), AnyError>
+fn on_device<R>(target: &Target, out: &mut dyn Write, measure: impl FnOnce(&mut dyn Device) -> Result<R, AnyError>) -> Result<(), AnyError>
 where
     R: std::fmt::Display + serde::Serialize,
 {
     let mut device = Api::load(target.api, target.library.as_deref())?.open()?;
     let report = measure(device.as_mut())?;
     device.close()?;
-    print!("{report}");
+    write!(out, "{report}")?;
     target.write_json(&report)
 }

@@ -195,7 +195,7 @@ impl std::fmt::Display for Series {
         let Spread { median, min, max } = self.spread_s;
         write!(f, "{:<46}", self.name)?;
         if self.bytes > 0 {
-            write!(f, " {:>8}", crate::report::size(self.bytes))?;
+            write!(f, " {:>8}", crate::table::size(self.bytes))?;
         } else {
             write!(f, " {:>8}", "")?;
         }

@@ -21,6 +21,8 @@ const POWER_DENSITY: f32 = 3.0e6;
 /// The temperature change per step, in K, which sets the time step.
 const PRECISION_K: f32 = 0.001;
 const AMBIENT_C: f32 = 80.0;
+/// The largest share of a cell's temperature difference that one step may pass to one neighbour.
+const LARGEST_SHARE: f32 = 0.2;
 
 /// A square grid; `pyramid_height` is the number of time steps per launch.
 #[derive(Clone, Copy, Debug)]
@@ -57,12 +59,9 @@ impl Coefficients {
         let lateral = 1.0 / (2.0 * CONDUCTIVITY * CHIP_THICKNESS_M);
         let vertical = CHIP_THICKNESS_M / (CONDUCTIVITY * cell_m * cell_m);
         let steepest = POWER_DENSITY / (CAPACITY_FIT * CHIP_THICKNESS_M * HEAT_CAPACITY);
-        Self {
-            step_over_capacity: PRECISION_K / steepest / capacity,
-            inverse_rx: 1.0 / lateral,
-            inverse_ry: 1.0 / lateral,
-            inverse_rz: 1.0 / vertical,
-        }
+        // Small cells need a smaller step than the precision does, or the explicit scheme is unstable.
+        let step_s = (PRECISION_K / steepest).min(LARGEST_SHARE * capacity * lateral);
+        Self { step_over_capacity: step_s / capacity, inverse_rx: 1.0 / lateral, inverse_ry: 1.0 / lateral, inverse_rz: 1.0 / vertical }
     }
 }
 
