@@ -70,9 +70,6 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(context: u64) -> i32 {
 
 #[no_mangle]
 pub unsafe extern "C" fn cuCtxSetCurrent(context: u64) -> i32 {
-    if current() == context && context != 0 {
-        return STATUSES.ok;
-    }
     let status = remote::cuCtxSetCurrent(context);
     if status == STATUSES.ok {
         with_stack(|stack| {
@@ -120,15 +117,22 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32
     if context.is_null() {
         return STATUSES.invalid;
     }
-    let mut retained = 0;
-    let status = remote::cuDevicePrimaryCtxRetain(&mut retained, device);
+    let mut primaries = primaries().lock().expect("no one panics with this lock");
+    let known = primaries.get(&device).copied();
+    let number = known.unwrap_or_else(|| front().mint(kinds::CUcontext));
+    let status = front().call(
+        numbers::cuDevicePrimaryCtxRetain,
+        |encoder| {
+            encoder.u64(number);
+            encoder.i32(device);
+        },
+        |_| Ok(()),
+    );
     if status == STATUSES.ok {
-        let mut primaries = primaries().lock().expect("no one panics with this lock");
-        let number = *primaries.entry(device).or_insert(retained);
-        if number != retained {
-            front().unmint(kinds::CUcontext, retained);
-        }
+        primaries.insert(device, number);
         *context = number;
+    } else if known.is_none() {
+        front().unmint(kinds::CUcontext, number);
     }
     status
 }

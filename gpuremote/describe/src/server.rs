@@ -31,6 +31,13 @@ pub fn server(api: &Api) -> String {
         let _ = writeln!(code, "            {0}: library.get(b\"{0}\\0\").ok().map(|symbol| *symbol),", function.name);
     }
     code.push_str("        }\n    }\n}\n");
+    code.push_str(
+        "/// Numbers of the functions on the wire.\n#[allow(missing_docs, dead_code, non_upper_case_globals)]\npub mod numbers {\n",
+    );
+    for (number, function) in api.functions.iter().enumerate().filter(|(_, function)| function.way != Way::Refused) {
+        let _ = writeln!(code, "    pub const {}: u16 = {number};", function.name);
+    }
+    code.push_str("}\n");
     code.push_str("/// Whether others may begin while this function runs.\npub fn blocks(function: u16) -> bool {\n    #[allow(clippy::match_like_matches_macro)]\n    match function {\n        u16::MAX");
     for (number, function) in api.functions.iter().enumerate() {
         if function.blocks {

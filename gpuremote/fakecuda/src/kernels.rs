@@ -88,8 +88,6 @@ pub type Body = fn(&Launch) -> Result<(), CUresult>;
 /// Name, sizes of the parameters in bytes, and implementation.
 const KERNELS: &[(&str, &[usize], Body)] = &[
     ("empty", &[], |_| Ok(())),
-    // What gpuremote/kernels measures the cost of calls with.
-    ("micro_empty", &[8], |_| Ok(())),
     ("vector_add", &[8, 8, 8, 4], vector_add),
     ("saxpy", &[8, 8, 4, 4], saxpy),
     ("scale", &[8, 4, 4], scale),

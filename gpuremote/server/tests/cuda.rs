@@ -298,7 +298,8 @@ fn streams_call_the_programs_functions() {
     assert_eq!(cuda!(driver, cuStreamCreate(&mut stream => *mut u64, 1 => u32)), 0);
     let order = std::sync::Mutex::new(Vec::<u32>::new());
     for _ in 0..10 {
-        let called = cuda!(driver, cuLaunchHostFunc(stream => u64, note => unsafe extern "C" fn(*mut c_void), pointer(&order) => *const c_void));
+        let called =
+            cuda!(driver, cuLaunchHostFunc(stream => u64, note => unsafe extern "C" fn(*mut c_void), pointer(&order) => *const c_void));
         assert_eq!(called, 0);
     }
     assert_eq!(cuda!(driver, cuStreamSynchronize(stream => u64)), 0);

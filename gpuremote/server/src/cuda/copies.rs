@@ -29,12 +29,26 @@ type Event = *mut c_void;
 #[derive(Default)]
 pub struct Copier {
     pinned: bool,
+    /// Free events, which are of this context.
     events: Vec<Event>,
+    context: u64,
+    /// How many contexts had ended when the rings were pinned and the events made.
+    ended_contexts: u64,
     staging: Vec<u8>,
 }
 
 // SAFETY: events may be used by all threads.
 unsafe impl Send for Copier {}
+
+/// A copy: its place on the GPU, its length and its stream.
+#[derive(Clone, Copy)]
+pub struct Transfer {
+    pub device: u64,
+    pub bytes: usize,
+    pub stream: *mut c_void,
+    /// How many contexts have ended in this process.
+    pub ended_contexts: u64,
+}
 
 /// The driver's functions that copies use.
 struct Engine {
@@ -59,7 +73,17 @@ impl Engine {
 
 impl Copier {
     /// Pins the rings, and makes events. Without either, copies are slower, not wrong.
-    unsafe fn prepare(&mut self, functions: &Functions, link: &Link<'_>) {
+    unsafe fn prepare(&mut self, functions: &Functions, link: &Link<'_>, ended_contexts: u64) {
+        let mut context = 0;
+        if let Some(current) = functions.cuCtxGetCurrent {
+            current(&mut context);
+        }
+        if context != self.context || ended_contexts != self.ended_contexts {
+            // Those of a context that has ended are gone, and those of another one are of no use in this one.
+            self.events.clear();
+            self.pinned &= ended_contexts == self.ended_contexts;
+            (self.context, self.ended_contexts) = (context, ended_contexts);
+        }
         if self.pinned {
             return;
         }
@@ -80,15 +104,8 @@ impl Copier {
     }
 
     /// Copies the data that follows the call to the GPU. All of it is taken from the lane, whatever comes of the copy.
-    pub unsafe fn upload(
-        &mut self,
-        functions: &Functions,
-        link: &mut Link<'_>,
-        to: u64,
-        bytes: usize,
-        stream: *mut c_void,
-        at_once: bool,
-    ) -> io::Result<i32> {
+    pub unsafe fn upload(&mut self, functions: &Functions, link: &mut Link<'_>, transfer: Transfer, at_once: bool) -> io::Result<i32> {
+        let Transfer { device: to, bytes, stream, ended_contexts } = transfer;
         let engine = Engine::of(functions);
         if bytes <= STAGED_BYTES {
             self.staging.resize(bytes, 0);
@@ -100,7 +117,7 @@ impl Copier {
             }
             return Ok(status);
         }
-        self.prepare(functions, link);
+        self.prepare(functions, link, ended_contexts);
         let mut status = if engine.is_some() { 0 } else { NOT_SUPPORTED };
         let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();
         let (mut done, mut held) = (0, 0);
@@ -142,19 +159,13 @@ impl Copier {
     }
 
     /// Replies, and sends data from the GPU after that, and the status of the copy at last.
-    pub unsafe fn download(
-        &mut self,
-        functions: &Functions,
-        link: &mut Link<'_>,
-        from: u64,
-        bytes: usize,
-        stream: *mut c_void,
-    ) -> io::Result<()> {
+    pub unsafe fn download(&mut self, functions: &Functions, link: &mut Link<'_>, transfer: Transfer) -> io::Result<()> {
+        let Transfer { device: from, bytes, stream, ended_contexts } = transfer;
         let Some(engine) = Engine::of(functions) else {
             link.reply(NOT_SUPPORTED, &[])?;
             return link.lane.flush();
         };
-        self.prepare(functions, link);
+        self.prepare(functions, link, ended_contexts);
         link.reply(0, &[])?;
         let mut status = 0;
         let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void, CStr};
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex};
 
 use gpuremote_wire::{Decoder, Encoder, Malformed};
 
+use super::copies::Transfer;
 use super::{calls, text, Server, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::worker::{Link, Outcome};
 
@@ -268,10 +270,12 @@ impl Server {
         let offset = decoder.usize()?;
         decoder.finish()?;
         let functions = &self.shared.functions;
+        let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
         let stream = self.shared.handles.get(calls::kinds::CUstream, stream);
         if !shared {
             // Without its stream, the data must be taken from the lane all the same.
-            let status = self.copier.upload(functions, link, to, bytes, stream.unwrap_or(std::ptr::null_mut()), at_once)?;
+            let transfer = Transfer { device: to, bytes, stream: stream.unwrap_or(std::ptr::null_mut()), ended_contexts };
+            let status = self.copier.upload(functions, link, transfer, at_once)?;
             return Ok(Outcome::Status(if stream.is_none() { INVALID_HANDLE } else { status }));
         }
         let Some(stream) = stream else { return Ok(Outcome::Status(INVALID_HANDLE)) };
@@ -296,12 +300,13 @@ impl Server {
         let offset = decoder.usize()?;
         decoder.finish()?;
         let functions = &self.shared.functions;
+        let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
         let Some(stream) = self.shared.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
         if !shared {
             if !link.replies {
                 return Err(Malformed("data without a reply has nowhere to go").into());
             }
-            self.copier.download(functions, link, from, bytes, stream)?;
+            self.copier.download(functions, link, Transfer { device: from, bytes, stream, ended_contexts })?;
             return Ok(Outcome::Replied);
         }
         let to = Self::host_address(link, offset, bytes)?;

@@ -6,6 +6,7 @@ mod memory;
 
 use std::ffi::{c_void, CString};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gpuremote_wire::{Decoder, Encoder, Malformed, MAX_ARGUMENT_BYTES};
@@ -34,6 +35,8 @@ pub struct Shared {
     handles: Handles,
     allocations: Mutex<memory::Allocations>,
     host_functions: hand::HostFunctions,
+    /// How often contexts may have ended, with all events in them and what was pinned for them.
+    ended_contexts: AtomicU64,
     _library: libloading::Library,
 }
 
@@ -49,6 +52,7 @@ impl Shared {
             handles: Handles::new(&calls::FIRST_HANDLES),
             allocations: Mutex::new(memory::Allocations::new(options.memory_bytes)),
             host_functions: hand::HostFunctions::default(),
+            ended_contexts: AtomicU64::new(0),
             _library: library,
         })
     }
@@ -81,8 +85,18 @@ impl Api for Server {
 
     fn run(&mut self, link: &mut Link<'_>, function: u16, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
         // SAFETY: the library that was loaded is CUDA's driver, and the description has its functions' types.
-        unsafe { calls::dispatch(self, link, function, decoder, values) }
+        let outcome = unsafe { calls::dispatch(self, link, function, decoder, values)? };
+        if ends_context(function) {
+            self.shared.ended_contexts.fetch_add(1, Ordering::SeqCst);
+        }
+        Ok(outcome)
     }
+}
+
+/// Whether a context, with all in it, may end by this function.
+fn ends_context(function: u16) -> bool {
+    use calls::numbers::{cuCtxDestroy_v2, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2};
+    [cuCtxDestroy_v2, cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2].contains(&function)
 }
 
 /// So many values of this size fit a message.

@@ -17,6 +17,7 @@ pub struct Driver(Library);
 
 /// Calls a function of the driver: `cuda!(driver, cuMemAlloc_v2(&mut address: *mut u64, 4: usize))`.
 #[macro_export]
+#[allow(clippy::macro_metavars_in_unsafe)]
 macro_rules! cuda {
     ($driver:expr, $name:ident($($value:expr => $type:ty),* $(,)?)) => {{
         type Function = unsafe extern "C" fn($($type),*) -> i32;
