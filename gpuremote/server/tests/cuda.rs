@@ -1,5 +1,7 @@
 //! Programs use CUDA's driver API of a server, through shared memory and by TCP, on the fake driver.
 
+#![allow(clippy::macro_metavars_in_unsafe)] // The macro is for these programs alone.
+
 mod support;
 
 use std::ffi::c_void;
