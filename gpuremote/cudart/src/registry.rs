@@ -4,6 +4,7 @@ use crate::abi::{Address, Handle};
 use crate::context;
 use crate::driver::Driver;
 use crate::error::{Error, Outcome};
+use crate::properties::{launch_limits, LaunchLimits};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::ptr;
@@ -49,6 +50,8 @@ pub struct Kernel {
     pub max_threads: i32,
     /// Dynamic shared memory of a block in bytes that the kernel can have at most.
     pub max_dynamic_bytes: AtomicI32,
+    /// Limits of the device.
+    pub limits: LaunchLimits,
 }
 
 impl Kernel {
@@ -93,17 +96,17 @@ impl FatBinary {
 
     /// The module on a context, which is current. It loads at the first use.
     fn module(self: &Arc<FatBinary>, driver: &Driver, context: Handle) -> Outcome<Handle> {
-        let module = {
-            let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if let Some(module) = modules.get(&context.expose_provenance()) {
-                return Ok(ptr::with_exposed_provenance_mut(*module));
-            }
-            let mut module = ptr::null_mut();
-            unsafe { driver.cuModuleLoadData(&mut module, self.image) }?;
-            modules.insert(context.expose_provenance(), module.expose_provenance());
-            module
-        };
-        self.publish_managed(driver, module)?;
+        let mut modules = self.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(module) = modules.get(&context.expose_provenance()) {
+            return Ok(ptr::with_exposed_provenance_mut(*module));
+        }
+        let mut module = ptr::null_mut();
+        unsafe { driver.cuModuleLoadData(&mut module, self.image) }?;
+        // All devices share the managed variables of the first module.
+        if modules.is_empty() {
+            self.publish_managed(driver, module)?;
+        }
+        modules.insert(context.expose_provenance(), module.expose_provenance());
         Ok(module)
     }
 
@@ -161,11 +164,14 @@ pub fn remove(binary: &Arc<FatBinary>) {
 /// Forgets the modules of a context that ends.
 pub fn forget_context(context: Handle) {
     let context = context.expose_provenance();
-    let mut registry = write();
-    registry.loaded.retain(|(other, _), _| *other != context);
-    let binaries = registry.kernels.values().chain(registry.variables.values().map(|variable| &variable.symbol));
-    for symbol in binaries {
-        symbol.binary.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&context);
+    let binaries: Vec<Arc<FatBinary>> = {
+        let mut registry = write();
+        registry.loaded.retain(|(other, _), _| *other != context);
+        let symbols = registry.kernels.values().chain(registry.variables.values().map(|variable| &variable.symbol));
+        symbols.map(|symbol| symbol.binary.clone()).collect()
+    };
+    for binary in binaries {
+        binary.modules.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&context);
     }
 }
 
@@ -226,6 +232,7 @@ fn describe(driver: &Driver, function: Handle) -> Outcome<Kernel> {
         function: function.expose_provenance(),
         max_threads: attribute(MAX_THREADS_PER_BLOCK)?,
         max_dynamic_bytes: AtomicI32::new(attribute(MAX_DYNAMIC_SHARED_BYTES)?),
+        limits: launch_limits(driver)?,
     })
 }
 

@@ -2,9 +2,7 @@
 
 use super::{require, runtime_api};
 use crate::abi::*;
-use crate::driver::Driver;
 use crate::error::{Error, Outcome};
-use crate::properties;
 use crate::registry::{self, Kernel};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -20,8 +18,8 @@ struct Shape {
 
 impl Shape {
     /// Checks what the driver would report later, or with a code of its own.
-    fn check(&self, driver: &Driver, kernel: &Kernel) -> Outcome {
-        let limits = properties::launch_limits(driver)?;
+    fn check(&self, kernel: &Kernel) -> Outcome {
+        let limits = kernel.limits;
         let fits = |extents: Dim3, limits: [c_uint; 3]| {
             let extents = [extents.x, extents.y, extents.z];
             extents.iter().zip(limits).all(|(extent, limit)| (1..=limit).contains(extent))
@@ -42,7 +40,7 @@ impl Shape {
 
 unsafe fn launch(stub: *const c_void, shape: Shape, parameters: *mut *mut c_void, stream: Handle) -> Outcome {
     let (driver, kernel) = registry::kernel(stub)?;
-    shape.check(driver, &kernel)?;
+    shape.check(&kernel)?;
     let Shape { grid, block, shared_bytes } = shape;
     let shared_bytes = shared_bytes as c_uint;
     unsafe {
@@ -89,7 +87,7 @@ unsafe fn launch_extended(config: *const LaunchConfig, stub: *const c_void, para
         return unsafe { launch(stub, config.shape(), parameters, config.stream) };
     }
     let (driver, kernel) = registry::kernel(stub)?;
-    config.shape().check(driver, &kernel)?;
+    config.shape().check(&kernel)?;
     unsafe { driver.cuLaunchKernelEx(&config.for_driver(), kernel.handle(), parameters, ptr::null_mut()) }
 }
 
@@ -124,7 +122,7 @@ runtime_api! {
     ) {
         let (driver, kernel) = registry::kernel(func)?;
         let shape = Shape { grid: gridDim, block: blockDim, shared_bytes: sharedMem };
-        shape.check(driver, &kernel)?;
+        shape.check(&kernel)?;
         let (grid, block) = (gridDim, blockDim);
         unsafe {
             driver.cuLaunchCooperativeKernel(

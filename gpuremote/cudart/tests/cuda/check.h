@@ -1,0 +1,37 @@
+// Checks of the programs in this folder. A failed check ends the program with status 1.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+inline void check_code(cudaError_t found, cudaError_t wanted, const char *text, const char *file, int line) {
+    if (found != wanted) {
+        std::printf("%s:%d: %s: got %s, want %s\n", file, line, text, cudaGetErrorName(found), cudaGetErrorName(wanted));
+        std::exit(1);
+    }
+}
+
+inline void check_true(bool holds, const char *text, const char *file, int line) {
+    if (!holds) {
+        std::printf("%s:%d: not true: %s\n", file, line, text);
+        std::exit(1);
+    }
+}
+
+// The call succeeds.
+#define OK(call) check_code((call), cudaSuccess, #call, __FILE__, __LINE__)
+// The call gives this error, which also is the thread's last error, and clears it.
+#define FAILS(call, error)                                                           \
+    do {                                                                             \
+        check_code((call), (error), #call, __FILE__, __LINE__);                      \
+        check_code(cudaGetLastError(), (error), "cudaGetLastError()", __FILE__, __LINE__); \
+    } while (0)
+#define CHECK(condition) check_true((condition), #condition, __FILE__, __LINE__)
+// The launch before it was accepted.
+#define LAUNCHED() OK(cudaGetLastError())
+
+// Number of the calling thread in a grid of one dimension.
+__device__ inline unsigned thread_number() { return blockIdx.x * blockDim.x + threadIdx.x; }
