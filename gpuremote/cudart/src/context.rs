@@ -47,7 +47,7 @@ pub fn primary(device: i32) -> Outcome<Handle> {
 ///
 /// # Errors
 ///
-/// Those of the initialisation of driver and context.
+/// Those of the initialization of driver and context.
 pub fn current() -> Outcome<(&'static Driver, Handle)> {
     let driver = driver()?;
     let resets = RESETS.load(Ordering::Acquire);
@@ -67,7 +67,7 @@ pub fn current() -> Outcome<(&'static Driver, Handle)> {
 ///
 /// # Errors
 ///
-/// Those of the initialisation of the driver.
+/// Those of the initialization of the driver.
 pub fn device() -> Outcome<i32> {
     let driver = driver()?;
     let (mut context, mut device) = (ptr::null_mut(), 0);
@@ -84,7 +84,7 @@ pub fn device() -> Outcome<i32> {
 ///
 /// # Errors
 ///
-/// `cudaErrorInvalidDevice`, and those of the initialisation of driver and context.
+/// `cudaErrorInvalidDevice`, and those of the initialization of driver and context.
 pub fn set_device(device: i32) -> Outcome {
     let driver = driver()?;
     check_device(driver, device)?;

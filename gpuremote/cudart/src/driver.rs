@@ -2,8 +2,9 @@
 
 use crate::abi::*;
 use crate::error::{Error, Outcome, SUCCESS};
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 macro_rules! driver_functions {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
@@ -32,7 +33,7 @@ macro_rules! driver_functions {
                 /// Those of the driver API, and `cudaErrorCallRequiresNewerDriver` if the library lacks the function.
                 #[allow(clippy::too_many_arguments)]
                 pub unsafe fn $name(&self, $($argument: $type),*) -> Outcome {
-                    let function = self.$name.ok_or(Error::CALL_REQUIRES_NEWER_DRIVER)?;
+                    let function = self.$name.ok_or_else(|| missing(stringify!($name)))?;
                     match unsafe { function($($argument),*) } {
                         SUCCESS => Ok(()),
                         code => Err(Error(code)),
@@ -43,11 +44,27 @@ macro_rules! driver_functions {
     };
 }
 
-/// The initialised driver.
+/// Names a function that the library of the driver lacks, once on standard error, and gives the error for it.
+fn missing(function: &'static str) -> Error {
+    static NAMED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if NAMED.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(function) {
+        eprintln!("libcudart: the driver library lacks {function}");
+    }
+    Error::CALL_REQUIRES_NEWER_DRIVER
+}
+
+impl Driver {
+    /// Reports whether the driver can exchange the capture mode of a thread.
+    pub fn has_capture_modes(&self) -> bool {
+        self.cuThreadExchangeStreamCaptureMode.is_some()
+    }
+}
+
+/// The initialized driver.
 ///
 /// # Errors
 ///
-/// `cudaErrorInsufficientDriver` without a library, or the error of `cuInit`. A failed initialisation isn't repeated.
+/// `cudaErrorInsufficientDriver` without a library, or the error of `cuInit`. A failed initialization isn't repeated.
 pub fn driver() -> Outcome<&'static Driver> {
     static DRIVER: OnceLock<Outcome<Driver>> = OnceLock::new();
     let loaded = DRIVER.get_or_init(|| {

@@ -132,6 +132,20 @@ impl FatBinary {
     }
 }
 
+/// Runs what may load code while the thread captures a stream: loading isn't part of the captured work, so the driver may allow it.
+fn outside_capture<T>(driver: &Driver, load: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    const RELAXED: u32 = 2;
+    if !driver.has_capture_modes() {
+        return load();
+    }
+    let mut mode = RELAXED;
+    unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }?;
+    let outcome = load();
+    // The call stores the mode of before in its argument, and sets it again here.
+    unsafe { driver.cuThreadExchangeStreamCaptureMode(&mut mode) }?;
+    outcome
+}
+
 /// Registers a kernel by the address of its stub.
 pub fn add_kernel(binary: &Arc<FatBinary>, stub: *const c_void, name: &CStr) {
     let symbol = Symbol { binary: binary.clone(), name: name.to_owned() };
@@ -205,18 +219,21 @@ pub fn kernel(stub: *const c_void) -> Outcome<(&'static Driver, Arc<Kernel>)> {
             None => return Err(Error::INVALID_DEVICE_FUNCTION),
         }
     };
-    let mut function = ptr::null_mut();
-    match symbol {
-        Some((binary, name)) => {
-            let module = binary.module(driver, context)?;
-            unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) }.map_err(|error| match error {
-                Error::SYMBOL_NOT_FOUND => Error::INVALID_DEVICE_FUNCTION,
-                other => other,
-            })?;
+    let kernel = outside_capture(driver, || {
+        let mut function = ptr::null_mut();
+        match &symbol {
+            Some((binary, name)) => {
+                let module = binary.module(driver, context)?;
+                unsafe { driver.cuModuleGetFunction(&mut function, module, name.as_ptr()) }.map_err(|error| match error {
+                    Error::SYMBOL_NOT_FOUND => Error::INVALID_DEVICE_FUNCTION,
+                    other => other,
+                })?;
+            }
+            None => unsafe { driver.cuKernelGetFunction(&mut function, stub.cast_mut()) }?,
         }
-        None => unsafe { driver.cuKernelGetFunction(&mut function, stub.cast_mut()) }?,
-    }
-    let kernel = Arc::new(describe(driver, function)?);
+        describe(driver, function)
+    })?;
+    let kernel = Arc::new(kernel);
     write().loaded.insert(key, kernel.clone());
     Ok((driver, kernel))
 }
@@ -270,7 +287,7 @@ pub fn variable(shadow: *const c_void) -> Outcome<(&'static Driver, Address, usi
         let found = found.ok_or(Error::INVALID_SYMBOL)?;
         (found.symbol.binary.clone(), found.symbol.name.clone(), found.size_bytes)
     };
-    let module = binary.module(driver, context)?;
+    let module = outside_capture(driver, || binary.module(driver, context))?;
     let (mut address, mut size_bytes) = (0, registered_bytes);
     unsafe { driver.cuModuleGetGlobal_v2(&mut address, &mut size_bytes, module, name.as_ptr()) }.map_err(|error| match error {
         Error::SYMBOL_NOT_FOUND => Error::INVALID_SYMBOL,

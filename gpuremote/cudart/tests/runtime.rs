@@ -279,6 +279,60 @@ fn each_thread_has_a_device() {
 }
 
 #[test]
+fn an_extended_launch_takes_its_configuration_by_address() {
+    #[repr(C)]
+    struct Config {
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: usize,
+        stream: usize,
+        attributes: usize,
+        attribute_count: u32,
+    }
+    let (x, n) = (to_device(&[4u32, 5]), 2u32);
+    let (grid, block) = (Dim3(1, 1, 1), Dim3(2, 1, 1));
+    let config = Config { grid, block, shared_bytes: 0, stream: 0, attributes: 0, attribute_count: 0 };
+    let parameters = [address_of(&x), address_of(&n)];
+    ok!("cudaLaunchKernelExC", *const Config: &config, *const c_void: stub("increment"), *const *const c_void: parameters.as_ptr());
+    ok!("cudaLaunchKernelExC_ptsz", *const Config: &config, *const c_void: stub("increment"), *const *const c_void: parameters.as_ptr());
+    assert_eq!(to_host::<u32>(x, 2), [6, 7]);
+}
+
+#[test]
+fn a_library_of_the_application_has_kernels() {
+    let (mut library, mut kernel, none) = (0usize, 0usize, ptr::null_mut::<c_void>());
+    ok!("cudaLibraryLoadData", *mut usize: &mut library, *const u8: KERNELS.as_ptr(), *mut c_void: none, *mut c_void: none, u32: 0,
+        *mut c_void: none, *mut c_void: none, u32: 0);
+    ok!("cudaLibraryGetKernel", *mut usize: &mut kernel, usize: library, *const c_char: c"fill".as_ptr());
+    let (mut x, value, n, one) = (0u64, 9u32, 3u32, Dim3(1, 1, 1));
+    ok!("cudaMallocAsync", *mut u64: &mut x, usize: 12, usize: 0);
+    let parameters = [address_of(&x), address_of(&value), address_of(&n)];
+    ok!("cudaLaunchKernel", usize: kernel, Dim3: one, Dim3: Dim3(32, 1, 1), *const *const c_void: parameters.as_ptr(), usize: 0,
+        usize: 0);
+    assert_eq!(to_host::<u32>(x, 3), [9, 9, 9]);
+    ok!("cudaFreeAsync", u64: x, usize: 0);
+    ok!("cudaLibraryUnload", usize: library);
+}
+
+#[test]
+fn a_host_function_runs_between_the_work_of_its_stream() {
+    type HostFunction = unsafe extern "C" fn(*mut c_void);
+    unsafe extern "C" fn double(data: *mut c_void) {
+        unsafe { *data.cast::<u32>() *= 2 };
+    }
+    let (mut stream, mut pinned, value, n) = (0usize, 0u64, 21u32, 1u32);
+    ok!("cudaStreamCreate", *mut usize: &mut stream);
+    ok!("cudaMallocHost", *mut u64: &mut pinned, usize: 4);
+    assert_eq!(launch("fill", 1, 1, stream, &[address_of(&pinned), address_of(&value), address_of(&n)]), 0);
+    ok!("cudaLaunchHostFunc", usize: stream, HostFunction: double, u64: pinned);
+    let x = allocate(4);
+    ok!("cudaMemcpyAsync", u64: x, u64: pinned, usize: 4, i32: DEFAULT_KIND, usize: stream);
+    ok!("cudaStreamSynchronize", usize: stream);
+    assert_eq!(to_host::<u32>(x, 1), [42]);
+    ok!("cudaFreeHost", u64: pinned);
+}
+
+#[test]
 fn what_is_missing_says_so() {
     assert_eq!(call!("cudaMallocArray", usize: 0), NOT_SUPPORTED);
     assert_eq!(call!("cudaGetLastError"), NOT_SUPPORTED);

@@ -71,6 +71,36 @@ pub struct CUDA_MEMCPY2D {
     pub Height: usize,
 }
 
+/// One side of [`CUDA_MEMCPY3D`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct CUDA_MEMCPY3D_side {
+    pub XInBytes: usize,
+    pub Y: usize,
+    pub Z: usize,
+    pub LOD: usize,
+    pub MemoryType: c_uint,
+    pub Host: *mut c_void,
+    pub Device: CUdeviceptr,
+    pub Array: usize,
+    pub reserved: usize,
+    pub Pitch: usize,
+    pub Height: usize,
+}
+
+/// `CUDA_MEMCPY3D`: a copy of `Depth` slices of `Height` rows of `WidthInBytes`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct CUDA_MEMCPY3D {
+    pub src: CUDA_MEMCPY3D_side,
+    pub dst: CUDA_MEMCPY3D_side,
+    pub WidthInBytes: usize,
+    pub Height: usize,
+    pub Depth: usize,
+}
+
 /// `CUlaunchConfig`: what `cuLaunchKernelEx` takes.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

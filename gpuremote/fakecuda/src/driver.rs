@@ -3,6 +3,8 @@
 //! The driver API has global functions, so its state is global. It is made once, by `cuInit`.
 
 use crate::abi::*;
+use crate::api::library::{Library, LibraryKernel};
+use crate::api::pool::Pool;
 use crate::context::{Context, Function, Module};
 use crate::memory::Memory;
 use crate::stream::{self, Event, Stream};
@@ -103,6 +105,14 @@ pub struct Driver {
     pub streams: Handles<Stream>,
     /// Events.
     pub events: Handles<Event>,
+    /// Libraries, whose modules load at the first use on a context.
+    pub libraries: Handles<Library>,
+    /// Kernels of libraries.
+    pub kernels: Handles<LibraryKernel>,
+    /// Memory pools.
+    pub pools: Handles<Pool>,
+    /// The default pool of each device.
+    pub default_pools: Vec<usize>,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -130,6 +140,7 @@ pub fn initialize() -> Result<(), CUresult> {
     }
     let limit_bytes = from_environment::<u64>("FAKE_CUDA_MEMORY_MIB", 256) << 20;
     let memory = Memory::new(devices as usize, limit_bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+    let pools = Handles::new(0x90);
     let driver = Driver {
         devices,
         delay: Duration::from_micros(from_environment("FAKE_CUDA_DELAY_US", 0)),
@@ -140,6 +151,10 @@ pub fn initialize() -> Result<(), CUresult> {
         functions: Handles::new(0xF5),
         streams: Handles::new(0x57),
         events: Handles::new(0xE7),
+        libraries: Handles::new(0x1B),
+        kernels: Handles::new(0x4E),
+        default_pools: (0..devices).map(|device| pools.add(Pool::new(device))).collect(),
+        pools,
     };
     // Another thread may have been first, with the same environment.
     let _ = DRIVER.set(driver);

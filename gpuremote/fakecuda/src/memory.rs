@@ -1,7 +1,7 @@
 //! Memory that the driver knows: device memory, managed memory, and pinned host memory.
 //!
 //! A device address lies in a reserved range without access rights, and its bytes lie elsewhere ("backing"). The distance between
-//! allocations exceeds a page and addresses aren't reused, so each access outside a live allocation is recognised.
+//! allocations exceeds a page and addresses aren't reused, so each access outside a live allocation is recognized.
 
 use crate::abi::*;
 use std::collections::BTreeMap;

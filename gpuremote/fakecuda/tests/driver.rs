@@ -218,7 +218,7 @@ fn streams_run_behind_the_caller_and_in_order() {
 }
 
 #[test]
-fn variables_of_a_module_are_initialised_and_used() {
+fn variables_of_a_module_are_initialized_and_used() {
     let _context = Context::new();
     let (mut module, mut function, mut address, mut size) = (0, 0, 0u64, 0usize);
     ok!("cuModuleLoadData", *mut CUmodule: &mut module, *const c_void: KERNELS.as_ptr().cast());
@@ -234,6 +234,23 @@ fn variables_of_a_module_are_initialised_and_used() {
     assert_eq!(found, CUDA_ERROR_NOT_FOUND);
     ok!("cuModuleUnload", CUmodule: module);
     assert_eq!(launch(function, 1, 1, 0, &[]), CUDA_ERROR_INVALID_HANDLE);
+}
+
+#[test]
+fn a_kernel_of_a_library_runs_on_each_context() {
+    let (mut library, mut kernel, none) = (0usize, 0usize, ptr::null_mut::<c_void>());
+    ok!("cuLibraryLoadData", *mut usize: &mut library, *const u8: KERNELS.as_ptr(), *mut c_void: none, *mut c_void: none, u32: 0,
+        *mut c_void: none, *mut c_void: none, u32: 0);
+    ok!("cuLibraryGetKernel", *mut usize: &mut kernel, usize: library, *const i8: c"increment".as_ptr());
+    for _ in 0..2 {
+        let _context = Context::new();
+        let (x, n) = (to_device(&[41u32]), 1u32);
+        assert_eq!(launch(kernel, 1, 1, 0, &[address_of(&x), address_of(&n)]), CUDA_SUCCESS);
+        assert_eq!(to_host::<u32>(x, 1), [42]);
+    }
+    let _context = Context::new();
+    ok!("cuLibraryUnload", usize: library);
+    assert_eq!(launch(kernel, 1, 1, 0, &[]), CUDA_ERROR_INVALID_HANDLE);
 }
 
 #[test]

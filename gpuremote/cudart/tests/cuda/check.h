@@ -29,6 +29,12 @@ inline void check_true(bool holds, const char *text, const char *file, int line)
         check_code((call), (error), #call, __FILE__, __LINE__);                      \
         check_code(cudaGetLastError(), (error), "cudaGetLastError()", __FILE__, __LINE__); \
     } while (0)
+// The query finds unfinished work, which isn't an error.
+#define NOT_READY(call)                                                   \
+    do {                                                                  \
+        check_code((call), cudaErrorNotReady, #call, __FILE__, __LINE__); \
+        (void)cudaGetLastError();                                         \
+    } while (0)
 #define CHECK(condition) check_true((condition), #condition, __FILE__, __LINE__)
 // The launch before it was accepted.
 #define LAUNCHED() OK(cudaGetLastError())

@@ -68,8 +68,7 @@ static void faults_of_arguments() {
     FAILS(cudaMalloc(&memory, total_bytes + (1ull << 40)), cudaErrorMemoryAllocation);
     FAILS(cudaMalloc(nullptr, 4), cudaErrorInvalidValue);
     FAILS(cudaMemcpy(x, x, 4, static_cast<cudaMemcpyKind>(17)), cudaErrorInvalidMemcpyDirection);
-    int host = 0;
-    FAILS(cudaMemcpy(&host, x, 1 << 30, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+    FAILS(cudaMemset(x, 0, total_bytes), cudaErrorInvalidValue);
     int count;
     OK(cudaGetDeviceCount(&count));
     FAILS(cudaSetDevice(count), cudaErrorInvalidDevice);

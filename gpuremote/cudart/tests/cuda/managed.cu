@@ -5,7 +5,7 @@ __managed__ int steps = 3;
 __managed__ double series[64];
 
 __global__ void advance() {
-    unsigned i = threadIdx.x;
+    int i = threadIdx.x;
     series[i] += i * steps;
     __syncthreads();
     if (i == 0) steps++;

@@ -138,6 +138,32 @@ unsafe fn copy_2d(current: &Current, stream: CUstream, returns: Return, pcopy: *
     copy(current, stream, returns, target, source, p.WidthInBytes, p.Height)
 }
 
+/// Copies a box slice by slice.
+unsafe fn copy_3d(current: &Current, stream: CUstream, returns: Return, pcopy: *const CUDA_MEMCPY3D) -> Outcome {
+    if pcopy.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let parameters = unsafe { *pcopy };
+    let memory = &current.driver.memory;
+    let slice_of = |side: &CUDA_MEMCPY3D_side, slice: usize| {
+        let start = match side.MemoryType {
+            memory_type::HOST => Side::host(side.Host),
+            memory_type::DEVICE => Side::device(side.Device),
+            memory_type::UNIFIED => Side::inferred(memory, side.Device),
+            _ => return Err(CUDA_ERROR_NOT_SUPPORTED),
+        };
+        let pitch_bytes = if side.Pitch == 0 { parameters.WidthInBytes } else { side.Pitch };
+        let height = if side.Height == 0 { parameters.Height } else { side.Height };
+        let offset = ((side.Z + slice) * height + side.Y) * pitch_bytes + side.XInBytes;
+        Ok(Side { address: start.address + offset as u64, pitch_bytes, host: start.host })
+    };
+    for slice in 0..parameters.Depth {
+        let (target, source) = (slice_of(&parameters.dst, slice)?, slice_of(&parameters.src, slice)?);
+        copy(current, stream, returns, target, source, parameters.WidthInBytes, parameters.Height)?;
+    }
+    Ok(())
+}
+
 /// Elements to fill.
 struct Rectangle {
     address: u64,
@@ -257,6 +283,16 @@ driver_api! { ENTRIES;
     /// Copies a rectangle in the order of a stream.
     fn cuMemcpy2DAsync_v2(pCopy: *const CUDA_MEMCPY2D, hStream: CUstream) with current => Current, {
         unsafe { copy_2d(&current, hStream, Return::Early, pCopy) }
+    }
+
+    /// Copies a box.
+    fn cuMemcpy3D_v2(pCopy: *const CUDA_MEMCPY3D) with current => Current, {
+        unsafe { copy_3d(&current, DEFAULT, Return::Finished, pCopy) }
+    }
+
+    /// Copies a box in the order of a stream.
+    fn cuMemcpy3DAsync_v2(pCopy: *const CUDA_MEMCPY3D, hStream: CUstream) with current => Current, {
+        unsafe { copy_3d(&current, hStream, Return::Early, pCopy) }
     }
 
     /// Fills bytes.

@@ -1,4 +1,4 @@
-//! Initialisation and devices.
+//! Initialization and devices.
 
 use super::{driver_api, store, store_text};
 use crate::abi::*;

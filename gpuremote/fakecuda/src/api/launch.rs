@@ -81,6 +81,8 @@ unsafe fn launch(
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Outcome {
+    // A kernel of a library stands for its function on the current context.
+    let handle = current.driver.kernels.get(handle).map_or(Ok(handle), |kernel| kernel.function(current))?;
     let function = current.driver.functions.get(handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     if function.context != current.context.handle {
         return Err(CUDA_ERROR_INVALID_HANDLE);
@@ -152,7 +154,7 @@ driver_api! { ENTRIES;
         unsafe { launch(&current, f, shape, config.hStream, kernelParams, extra) }
     }
 
-    /// Launches a kernel whose blocks synchronise, which no kernel here does.
+    /// Launches a kernel whose blocks synchronize, which no kernel here does.
     fn cuLaunchCooperativeKernel(
         f: CUfunction, gridDimX: c_uint, gridDimY: c_uint, gridDimZ: c_uint, blockDimX: c_uint, blockDimY: c_uint,
         blockDimZ: c_uint, sharedMemBytes: c_uint, hStream: CUstream, kernelParams: *mut *mut c_void,

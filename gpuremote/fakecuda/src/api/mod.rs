@@ -9,8 +9,10 @@ pub mod copy;
 pub mod device;
 pub mod entry;
 pub mod launch;
+pub mod library;
 pub mod memory;
 pub mod module;
+pub mod pool;
 pub mod stream;
 
 /// Declares exported functions: `fn name(arguments) with pattern: Condition { body }`, where the body gives

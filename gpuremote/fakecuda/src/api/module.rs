@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::context::{Function, Module};
 use crate::device::limits;
 use crate::driver::{Current, Driver, Initialized};
-use crate::image;
+use crate::image::{self, Image};
 use crate::memory::Kind;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -21,6 +21,15 @@ const ATTRIBUTES: c_int = 16;
 unsafe fn load(current: &Current, place: *mut CUmodule, data: *const c_void) -> Outcome {
     require(place)?;
     let image = unsafe { image::read(data) }?;
+    unsafe { store(place, load_image(current, image)?) }
+}
+
+/// Loads a module on the current context.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_OUT_OF_MEMORY` if its variables don't fit.
+pub fn load_image(current: &Current, image: Image) -> Result<CUmodule, CUresult> {
     let Current { driver, context } = current;
     let mut variables = HashMap::new();
     for variable in image.variables {
@@ -39,10 +48,38 @@ unsafe fn load(current: &Current, place: *mut CUmodule, data: *const c_void) -> 
         variables: Arc::new(variables),
         handles: Mutex::new(HashMap::new()),
     };
-    unsafe { store(place, driver.modules.add(module)) }
+    Ok(driver.modules.add(module))
 }
 
-unsafe fn name<'a>(text: *const c_char) -> Result<&'a str, CUresult> {
+/// The handle of a kernel of a module.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_NOT_FOUND` for an unknown name.
+pub fn function_of(driver: &Driver, handle: CUmodule, module: &Module, name: &str) -> Result<CUfunction, CUresult> {
+    let kernel = module.kernels.iter().find(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+    let mut handles = module.handles.lock().map_err(|_| CUDA_ERROR_UNKNOWN)?;
+    Ok(*handles.entry(name.to_string()).or_insert_with(|| {
+        driver.functions.add(Function {
+            context: module.context,
+            module: handle,
+            kernel: kernel.clone(),
+            variables: module.variables.clone(),
+            attributes: Mutex::new(HashMap::new()),
+        })
+    }))
+}
+
+/// A name that the client gives.
+///
+/// # Safety
+///
+/// `text` is null or a string that outlives the result.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_INVALID_VALUE` for null, `CUDA_ERROR_NOT_FOUND` for a name that no image has.
+pub unsafe fn name<'a>(text: *const c_char) -> Result<&'a str, CUresult> {
     if text.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -91,17 +128,7 @@ driver_api! { ENTRIES;
         let driver = current.driver;
         let module = driver.modules.get(hmod).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let name = unsafe { self::name(name) }?;
-        let kernel = module.kernels.iter().find(|kernel| kernel.name == name).ok_or(CUDA_ERROR_NOT_FOUND)?;
-        let mut handles = module.handles.lock().map_err(|_| CUDA_ERROR_UNKNOWN)?;
-        let handle = *handles.entry(name.to_string()).or_insert_with(|| {
-            driver.functions.add(Function {
-                context: module.context,
-                module: hmod,
-                kernel: kernel.clone(),
-                variables: module.variables.clone(),
-                attributes: Mutex::new(HashMap::new()),
-            })
-        });
+        let handle = function_of(driver, hmod, &module, name)?;
         unsafe { store(hfunc, handle) }
     }
 
