@@ -1,0 +1,25 @@
+#!/bin/sh
+# Packs what tests/gpu/remote.sh needs on a machine with a GPU into a folder: the remote GPU programs of "cargo build --release", and, where nvcc is at hand,
+# programs for the CUDA runtime. The folder works on any machine of the same architecture whose C library is as new as this one's.
+set -eu
+[ $# -eq 1 ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+here=$(cd "$(dirname "$0")" && pwd)
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+cd "$here/../../gpuremote"
+cargo build -q --release
+built=../.build/gpuremote/release
+mkdir -p "$out/lib" "$out/ours" "$out/parts"
+cp "$built/nearmetal-gpu-server" "$built/nearmetal-gpu-kernels" "$out/"
+cp "$built/libcuda.so" "$out/lib/libcuda.so.1"
+cp "$built/libcudart.so" "$out/ours/libcudart.so.13"
+strip -g "$out/nearmetal-gpu-server" "$out/nearmetal-gpu-kernels" "$out/lib/"* "$out/ours/"*
+cp "$here/remote.sh" cudart/tests/cuda/run.sh "$out/"
+mv "$out/run.sh" "$out/programs.sh"
+[ ! -d "$here/parts" ] || cp "$here/parts/"* "$out/parts/"
+if command -v nvcc >/dev/null; then
+	ln -sf libcudart.so.13 "$out/ours/libcudart.so"
+	sh cudart/tests/cuda/build.sh "$out/programs" "$out/ours" -arch=sm_90
+	rm "$out/ours/libcudart.so"
+fi
+du -sh "$out"
