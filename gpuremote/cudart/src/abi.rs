@@ -191,6 +191,39 @@ pub struct FunctionAttributes {
     pub reserved: [c_int; 16],
 }
 
+/// `cudaIpcMemHandle_t` and `cudaIpcEventHandle_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IpcHandle {
+    pub bytes: [c_char; 64],
+}
+
+/// `cudaKernelNodeParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KernelNode {
+    pub function: *const c_void,
+    pub grid: Dim3,
+    pub block: Dim3,
+    pub shared_bytes: c_uint,
+    pub parameters: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DriverKernelNode {
+    pub function: Handle,
+    pub grid: Dim3,
+    pub block: Dim3,
+    pub shared_bytes: c_uint,
+    pub parameters: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+    pub kernel: Handle,
+    pub context: Handle,
+}
+
 /// `cudaChannelFormatDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]

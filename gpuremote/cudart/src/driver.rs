@@ -237,4 +237,50 @@ driver_functions! {
     cuGraphLaunch(exec: Handle, stream: Handle);
     cuGraphExecDestroy(exec: Handle);
     cuGraphExecUpdate_v2(exec: Handle, graph: Handle, result: *mut c_void);
+    cuGraphExecGetFlags(exec: Handle, flags: *mut u64);
+    cuGraphInstantiateWithParams(exec: *mut Handle, graph: Handle, parameters: *mut c_void);
+    cuGraphDestroyNode(node: Handle);
+    cuGraphGetRootNodes(graph: Handle, nodes: *mut Handle, count: *mut usize);
+    cuGraphGetEdges_v2(graph: Handle, from: *mut Handle, to: *mut Handle, edges: *mut c_void, count: *mut usize);
+    cuGraphNodeFindInClone(node: *mut Handle, original: Handle, clone: Handle);
+    cuGraphNodeGetDependencies_v2(node: Handle, nodes: *mut Handle, edges: *mut c_void, count: *mut usize);
+    cuGraphNodeGetDependentNodes_v2(node: Handle, nodes: *mut Handle, edges: *mut c_void, count: *mut usize);
+    cuGraphAddDependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, edges: *const c_void, count: usize);
+    cuGraphRemoveDependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, edges: *const c_void, count: usize);
+    cuGraphNodeSetEnabled(exec: Handle, node: Handle, enabled: c_uint);
+    cuGraphNodeGetEnabled(exec: Handle, node: Handle, enabled: *mut c_uint);
+    cuGraphDebugDotPrint(graph: Handle, path: Text, flags: c_uint);
+    cuGraphAddEmptyNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize);
+    cuGraphAddChildGraphNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, child: Handle);
+    cuGraphAddEventRecordNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, event: Handle);
+    cuGraphAddEventWaitNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, event: Handle);
+    cuGraphAddHostNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, parameters: *const c_void);
+    cuGraphAddMemFreeNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, address: Address);
+    cuGraphAddKernelNode_v2(node: *mut Handle, graph: Handle, after: *const Handle, count: usize,
+        parameters: *const DriverKernelNode);
+    cuGraphKernelNodeSetParams_v2(node: Handle, parameters: *const DriverKernelNode);
+    cuGraphExecKernelNodeSetParams_v2(exec: Handle, node: Handle, parameters: *const DriverKernelNode);
+    cuGraphAddMemcpyNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, copy: *const Copy3d,
+        context: Handle);
+    cuGraphExecMemcpyNodeSetParams(exec: Handle, node: Handle, copy: *const Copy3d, context: Handle);
+    cuGraphAddMemsetNode(node: *mut Handle, graph: Handle, after: *const Handle, count: usize, fill: *const c_void,
+        context: Handle);
+    cuGraphExecMemsetNodeSetParams(exec: Handle, node: Handle, fill: *const c_void, context: Handle);
+    cuGraphRetainUserObject(graph: Handle, object: Handle, count: c_uint, flags: c_uint);
+    cuGraphReleaseUserObject(graph: Handle, object: Handle, count: c_uint);
+    cuUserObjectCreate(object: *mut Handle, pointer: *mut c_void, destroy: HostFunction, count: c_uint, flags: c_uint);
+    cuUserObjectRetain(object: Handle, count: c_uint);
+    cuUserObjectRelease(object: Handle, count: c_uint);
+    cuDeviceGraphMemTrim(device: c_int);
+    cuDeviceGetGraphMemAttribute(device: c_int, attribute: c_uint, value: *mut c_void);
+    cuDeviceSetGraphMemAttribute(device: c_int, attribute: c_uint, value: *mut c_void);
+    cuStreamBeginCaptureToGraph(stream: Handle, graph: Handle, after: *const Handle, edges: *const c_void, count: usize,
+        mode: c_uint);
+    cuStreamUpdateCaptureDependencies_v2(stream: Handle, nodes: *mut Handle, edges: *const c_void, count: usize, flags: c_uint);
+
+    cuIpcGetEventHandle(handle: *mut IpcHandle, event: Handle);
+    cuIpcOpenEventHandle(event: *mut Handle, handle: IpcHandle);
+    cuIpcGetMemHandle(handle: *mut IpcHandle, address: Address);
+    cuIpcOpenMemHandle_v2(address: *mut Address, handle: IpcHandle, flags: c_uint);
+    cuIpcCloseMemHandle(address: Address);
 }

@@ -49,7 +49,7 @@ pub struct Kernel {
     /// Threads of a block that the kernel can have at most.
     pub max_threads: i32,
     /// Dynamic shared memory of a block in bytes that the kernel can have at most.
-    pub max_dynamic_bytes: AtomicI32,
+    max_dynamic_bytes: AtomicI32,
     /// Limits of the device.
     pub limits: LaunchLimits,
 }
@@ -238,9 +238,11 @@ pub fn kernel(stub: *const c_void) -> Outcome<(&'static Driver, Arc<Kernel>)> {
     Ok((driver, kernel))
 }
 
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+
 fn describe(driver: &Driver, function: Handle) -> Outcome<Kernel> {
     const MAX_THREADS_PER_BLOCK: c_int = 0;
-    const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
     let attribute = |number| {
         let mut value = 0;
         unsafe { driver.cuFuncGetAttribute(&mut value, number, function) }.map(|()| value)
@@ -254,13 +256,28 @@ fn describe(driver: &Driver, function: Handle) -> Outcome<Kernel> {
 }
 
 impl Kernel {
+    /// Reports whether a block may have this much dynamic shared memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of `cuFuncGetAttribute`.
+    pub fn allows_dynamic_bytes(&self, driver: &Driver, bytes: usize) -> Outcome<bool> {
+        if bytes <= self.max_dynamic_bytes.load(Ordering::Relaxed) as usize {
+            return Ok(true);
+        }
+        // The application may have raised the limit through the driver.
+        let mut limit = 0;
+        unsafe { driver.cuFuncGetAttribute(&mut limit, MAX_DYNAMIC_SHARED_BYTES, self.handle()) }?;
+        self.max_dynamic_bytes.store(limit, Ordering::Relaxed);
+        Ok(bytes <= limit as usize)
+    }
+
     /// Sets an attribute of the kernel.
     ///
     /// # Errors
     ///
     /// Those of `cuFuncSetAttribute`.
     pub fn set_attribute(&self, driver: &Driver, attribute: c_int, value: c_int) -> Outcome {
-        const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
         unsafe { driver.cuFuncSetAttribute(self.handle(), attribute, value) }?;
         if attribute == MAX_DYNAMIC_SHARED_BYTES {
             self.max_dynamic_bytes.store(value, Ordering::Relaxed);

@@ -24,7 +24,16 @@ fn side(memory: PitchedPointer, position: Position, kind: u32) -> Copy3dSide {
     }
 }
 
-unsafe fn copy_box(parameters: *const Copy3dParameters, stream: Handle, finished: bool) -> Outcome {
+/// The copy of a box for the driver.
+///
+/// # Safety
+///
+/// `parameters` is null or points to parameters.
+///
+/// # Errors
+///
+/// `cudaErrorInvalidValue` for null, `cudaErrorNotSupported` for arrays, `cudaErrorInvalidMemcpyDirection` for an unknown kind.
+pub unsafe fn box_of(parameters: *const Copy3dParameters) -> Outcome<Copy3d> {
     require(parameters)?;
     let parameters = unsafe { *parameters };
     if !parameters.source_array.is_null() || !parameters.target_array.is_null() {
@@ -32,17 +41,21 @@ unsafe fn copy_box(parameters: *const Copy3dParameters, stream: Handle, finished
     }
     let (source_kind, target_kind) = sides_of(parameters.kind)?;
     let Extent { width, height, depth } = parameters.extent;
-    let (driver, _) = context::current()?;
-    if width == 0 || height == 0 || depth == 0 {
-        return Ok(());
-    }
-    let copy = Copy3d {
+    Ok(Copy3d {
         source: side(parameters.source, parameters.source_position, source_kind),
         target: side(parameters.target, parameters.target_position, target_kind),
         width_bytes: width,
         height,
         depth,
-    };
+    })
+}
+
+unsafe fn copy_box(parameters: *const Copy3dParameters, stream: Handle, finished: bool) -> Outcome {
+    let copy = unsafe { box_of(parameters) }?;
+    let (driver, _) = context::current()?;
+    if copy.width_bytes == 0 || copy.height == 0 || copy.depth == 0 {
+        return Ok(());
+    }
     unsafe {
         if finished && stream == DEFAULT_STREAM {
             return driver.cuMemcpy3D_v2(&copy);

@@ -16,7 +16,7 @@ macro_rules! forwarded {
                 unsafe { driver.$driver($($argument),*) }
             }
         }
-        forwarded! { $($rest)* }
+        $crate::api::forwarded::forwarded! { $($rest)* }
     };
     ($name:ident | $other:ident [$stream:ident]($($argument:ident: $type:ty),*) => $driver:ident; $($rest:tt)*) => {
         $crate::api::runtime_api! {
@@ -26,9 +26,11 @@ macro_rules! forwarded {
                 unsafe { driver.$driver($($argument),*) }
             }
         }
-        forwarded! { $($rest)* }
+        $crate::api::forwarded::forwarded! { $($rest)* }
     };
 }
+
+pub(crate) use forwarded;
 
 forwarded! {
     cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) => cuCtxGetStreamPriorityRange;
@@ -83,25 +85,6 @@ forwarded! {
     cudaEventSynchronize(event: Handle) => cuEventSynchronize;
     cudaEventElapsedTime(milliseconds: *mut f32, start: Handle, end: Handle) => cuEventElapsedTime;
 
-    cudaThreadExchangeStreamCaptureMode(mode: *mut c_uint) => cuThreadExchangeStreamCaptureMode;
-    cudaStreamBeginCapture | cudaStreamBeginCapture_ptsz [stream](stream: Handle, mode: c_uint) => cuStreamBeginCapture_v2;
-    cudaStreamEndCapture | cudaStreamEndCapture_ptsz [stream](stream: Handle, graph: *mut Handle) => cuStreamEndCapture;
-    cudaStreamIsCapturing | cudaStreamIsCapturing_ptsz [stream](stream: Handle, status: *mut c_uint) => cuStreamIsCapturing;
-    cudaStreamGetCaptureInfo | cudaStreamGetCaptureInfo_ptsz [stream](stream: Handle, status: *mut c_uint, id: *mut u64,
-        graph: *mut Handle, dependencies: *mut *const Handle, edges: *mut *const c_void, count: *mut usize)
-        => cuStreamGetCaptureInfo_v3;
-    cudaGraphCreate(graph: *mut Handle, flags: c_uint) => cuGraphCreate;
-    cudaGraphClone(clone: *mut Handle, graph: Handle) => cuGraphClone;
-    cudaGraphDestroy(graph: Handle) => cuGraphDestroy;
-    cudaGraphGetNodes(graph: Handle, nodes: *mut Handle, count: *mut usize) => cuGraphGetNodes;
-    cudaGraphNodeGetType(node: Handle, kind: *mut c_uint) => cuGraphNodeGetType;
-    cudaGraphInstantiate(exec: *mut Handle, graph: Handle, flags: u64) => cuGraphInstantiateWithFlags;
-    cudaGraphInstantiateWithFlags(exec: *mut Handle, graph: Handle, flags: u64) => cuGraphInstantiateWithFlags;
-    cudaGraphUpload | cudaGraphUpload_ptsz [stream](exec: Handle, stream: Handle) => cuGraphUpload;
-    cudaGraphLaunch | cudaGraphLaunch_ptsz [stream](exec: Handle, stream: Handle) => cuGraphLaunch;
-    cudaGraphExecDestroy(exec: Handle) => cuGraphExecDestroy;
-    cudaGraphExecUpdate(exec: Handle, graph: Handle, result: *mut c_void) => cuGraphExecUpdate_v2;
-
     cudaLibraryLoadData(library: *mut Handle, code: *const c_void, options: *mut c_uint, values: *mut *mut c_void,
         count: c_uint, library_options: *mut c_uint, library_values: *mut *mut c_void, library_count: c_uint)
         => cuLibraryLoadData;
@@ -113,4 +96,10 @@ forwarded! {
     cudaLibraryGetGlobal(address: *mut Address, bytes: *mut usize, library: Handle, name: *const c_char) => cuLibraryGetGlobal;
     cudaLibraryGetManaged(address: *mut Address, bytes: *mut usize, library: Handle, name: *const c_char)
         => cuLibraryGetManaged;
+
+    cudaIpcGetEventHandle(handle: *mut IpcHandle, event: Handle) => cuIpcGetEventHandle;
+    cudaIpcOpenEventHandle(event: *mut Handle, handle: IpcHandle) => cuIpcOpenEventHandle;
+    cudaIpcGetMemHandle(handle: *mut IpcHandle, address: Address) => cuIpcGetMemHandle;
+    cudaIpcOpenMemHandle(address: *mut Address, handle: IpcHandle, flags: c_uint) => cuIpcOpenMemHandle_v2;
+    cudaIpcCloseMemHandle(address: Address) => cuIpcCloseMemHandle;
 }

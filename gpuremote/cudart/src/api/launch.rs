@@ -2,11 +2,11 @@
 
 use super::{require, runtime_api};
 use crate::abi::*;
+use crate::driver::Driver;
 use crate::error::{Error, Outcome};
 use crate::registry::{self, Kernel};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
-use std::sync::atomic::Ordering;
 
 /// What a launch needs beside the kernel and its parameters.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ struct Shape {
 
 impl Shape {
     /// Checks what the driver would report later, or with a code of its own.
-    fn check(&self, kernel: &Kernel) -> Outcome {
+    fn check(&self, driver: &Driver, kernel: &Kernel) -> Outcome {
         let limits = kernel.limits;
         let fits = |extents: Dim3, limits: [c_uint; 3]| {
             let extents = [extents.x, extents.y, extents.z];
@@ -31,7 +31,7 @@ impl Shape {
         if threads > kernel.max_threads as u64 {
             return Err(Error::LAUNCH_OUT_OF_RESOURCES);
         }
-        if self.shared_bytes > kernel.max_dynamic_bytes.load(Ordering::Relaxed) as usize {
+        if !kernel.allows_dynamic_bytes(driver, self.shared_bytes)? {
             return Err(Error::INVALID_VALUE);
         }
         Ok(())
@@ -40,7 +40,7 @@ impl Shape {
 
 unsafe fn launch(stub: *const c_void, shape: Shape, parameters: *mut *mut c_void, stream: Handle) -> Outcome {
     let (driver, kernel) = registry::kernel(stub)?;
-    shape.check(&kernel)?;
+    shape.check(driver, &kernel)?;
     let Shape { grid, block, shared_bytes } = shape;
     let shared_bytes = shared_bytes as c_uint;
     unsafe {
@@ -87,7 +87,7 @@ unsafe fn launch_extended(config: *const LaunchConfig, stub: *const c_void, para
         return unsafe { launch(stub, config.shape(), parameters, config.stream) };
     }
     let (driver, kernel) = registry::kernel(stub)?;
-    config.shape().check(&kernel)?;
+    config.shape().check(driver, &kernel)?;
     unsafe { driver.cuLaunchKernelEx(&config.for_driver(), kernel.handle(), parameters, ptr::null_mut()) }
 }
 
@@ -122,7 +122,7 @@ runtime_api! {
     ) {
         let (driver, kernel) = registry::kernel(func)?;
         let shape = Shape { grid: gridDim, block: blockDim, shared_bytes: sharedMem };
-        shape.check(&kernel)?;
+        shape.check(driver, &kernel)?;
         let (grid, block) = (gridDim, blockDim);
         unsafe {
             driver.cuLaunchCooperativeKernel(

@@ -10,6 +10,7 @@ pub mod device;
 pub mod errors;
 pub mod execution;
 pub mod forwarded;
+pub mod graph;
 pub mod launch;
 pub mod memory;
 pub mod registration;
