@@ -19,7 +19,8 @@ mv "$out/run.sh" "$out/programs.sh"
 [ ! -d "$here/parts" ] || cp "$here/parts/"* "$out/parts/"
 if command -v nvcc >/dev/null; then
 	ln -sf libcudart.so.13 "$out/ours/libcudart.so"
+	cp "$(dirname "$(command -v nvcc)")/../lib/libcudadevrt.a" "$out/ours/"
 	sh cudart/tests/cuda/build.sh "$out/programs" "$out/ours" -arch=sm_90
-	rm "$out/ours/libcudart.so"
+	rm "$out/ours/libcudart.so" "$out/ours/libcudadevrt.a"
 fi
 du -sh "$out"
