@@ -108,12 +108,18 @@ pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _: *const u
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn cuStreamIsCapturing(_: u64, capturing: *mut i32) -> i32 {
-    if capturing.is_null() {
+pub unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut i32) -> i32 {
+    if mode.is_null() {
         return STATUSES.invalid;
     }
-    *capturing = 0;
-    STATUSES.ok
+    front().call(
+        numbers::cuThreadExchangeStreamCaptureMode,
+        |encoder| encoder.i32(*mode),
+        |decoder| {
+            *mode = decoder.i32()?;
+            Ok(())
+        },
+    )
 }
 
 #[no_mangle]

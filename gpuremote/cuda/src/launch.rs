@@ -223,3 +223,27 @@ pub unsafe extern "C" fn cuLaunchHostFunc(stream: u64, function: Option<HostFunc
         encoder.u64(number);
     })
 }
+
+type StreamCallback = unsafe extern "C" fn(u64, i32, *mut c_void);
+
+struct Callback {
+    function: StreamCallback,
+    stream: u64,
+    data: *mut c_void,
+}
+
+/// The older form of such functions, which also hears of the stream and its state.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamAddCallback(stream: u64, function: Option<StreamCallback>, data: *mut c_void, flags: u32) -> i32 {
+    unsafe extern "C" fn run(callback: *mut c_void) {
+        let callback = Box::from_raw(callback.cast::<Callback>());
+        (callback.function)(callback.stream, STATUSES.ok, callback.data);
+    }
+    let (Some(function), 0) = (function, flags) else { return STATUSES.invalid };
+    let callback = Box::into_raw(Box::new(Callback { function, stream, data }));
+    let status = cuLaunchHostFunc(stream, Some(run), callback.cast());
+    if status != STATUSES.ok {
+        drop(Box::from_raw(callback));
+    }
+    status
+}

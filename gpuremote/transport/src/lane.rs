@@ -138,6 +138,16 @@ impl Lane {
         Ok(())
     }
 
+    /// Passes over the next bytes.
+    pub fn skip(&mut self, mut count: usize) -> io::Result<()> {
+        while count > 0 {
+            let skipped = self.wait_readable(0)?.min(count);
+            self.inbound.advance(skipped);
+            count -= skipped;
+        }
+        Ok(())
+    }
+
     /// Waits until more than `held` bytes can be written, and returns how many more.
     pub fn wait_writable(&mut self, held: usize) -> io::Result<usize> {
         let available = self.outbound.available(held)?;

@@ -16,6 +16,8 @@ use crate::worker::{Link, Outcome};
 const PARAMETERS_END: usize = 0;
 const PARAMETERS_AT: usize = 1;
 const PARAMETERS_BYTES: usize = 2;
+/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
+const CAPTURE_UNSUPPORTED: i32 = 900;
 /// The largest image of GPU programs, in bytes.
 const IMAGE_BYTES: usize = 1 << 30;
 /// The most parameters of a GPU program.
@@ -273,6 +275,10 @@ impl Server {
         let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
         let stream = self.shared.handles.get(calls::kinds::CUstream, stream);
         if !shared {
+            if stream.is_some_and(|stream| self.captures(stream)) {
+                link.lane.skip(bytes)?;
+                return Ok(Outcome::Status(CAPTURE_UNSUPPORTED));
+            }
             // Without its stream, the data must be taken from the lane all the same.
             let transfer = Transfer { device: to, bytes, stream: stream.unwrap_or(std::ptr::null_mut()), ended_contexts };
             let status = self.copier.upload(functions, link, transfer, at_once)?;
@@ -303,6 +309,9 @@ impl Server {
         let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
         let Some(stream) = self.shared.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
         if !shared {
+            if self.captures(stream) {
+                return Ok(Outcome::Status(CAPTURE_UNSUPPORTED));
+            }
             if !link.replies {
                 return Err(Malformed("data without a reply has nowhere to go").into());
             }
@@ -406,5 +415,56 @@ impl Server {
         functions.state.lock().expect("no one panics with this lock").done += 1;
         functions.changed.notify_all();
         Ok(Outcome::Status(0))
+    }
+
+    pub unsafe fn cu_thread_exchange_stream_capture_mode(
+        &mut self,
+        _: &mut Link<'_>,
+        decoder: &mut Decoder<'_>,
+        values: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        let mut mode = decoder.i32()?;
+        decoder.finish()?;
+        // A driver without this function captures nothing, so no mode forbids anything.
+        let status = self.functions.cuThreadExchangeStreamCaptureMode.map_or(0, |run| run(&raw mut mode));
+        values.i32(mode);
+        Ok(Outcome::Status(status))
+    }
+
+    pub unsafe fn cu_stream_begin_capture_v2(
+        &mut self,
+        _: &mut Link<'_>,
+        decoder: &mut Decoder<'_>,
+        _: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        let (stream, mode) = (decoder.u64()?, decoder.i32()?);
+        decoder.finish()?;
+        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
+        let Some(run) = self.functions.cuStreamBeginCapture_v2 else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
+        let status = run(stream, mode);
+        if status == 0 {
+            self.shared.captures.store(true, Ordering::SeqCst);
+        }
+        Ok(Outcome::Status(status))
+    }
+
+    pub unsafe fn cu_stream_end_capture(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
+        let (stream, number) = (decoder.u64()?, decoder.u64()?);
+        decoder.finish()?;
+        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
+        let Some(run) = self.functions.cuStreamEndCapture else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
+        let mut graph = std::ptr::null_mut();
+        let status = run(stream, &mut graph);
+        if status == 0 {
+            self.handles.put(calls::kinds::CUgraph, number, graph)?;
+        }
+        Ok(Outcome::Status(status))
+    }
+
+    /// Whether this stream captures what it is given: data that passes through a lane would be gone when the graph is launched.
+    unsafe fn captures(&self, stream: *mut c_void) -> bool {
+        let mut capturing = 0;
+        self.shared.captures.load(Ordering::SeqCst)
+            && self.functions.cuStreamIsCapturing.is_some_and(|asks| asks(stream, &mut capturing) == 0 && capturing != 0)
     }
 }

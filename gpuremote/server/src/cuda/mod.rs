@@ -6,7 +6,7 @@ mod memory;
 
 use std::ffi::{c_void, CString};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use gpuremote_wire::{Decoder, Encoder, Malformed, MAX_ARGUMENT_BYTES};
@@ -37,6 +37,8 @@ pub struct Shared {
     host_functions: hand::HostFunctions,
     /// How often contexts may have ended, with all events in them and what was pinned for them.
     ended_contexts: AtomicU64,
+    /// Whether a stream has captured a graph, ever.
+    captures: AtomicBool,
     _library: libloading::Library,
 }
 
@@ -53,6 +55,7 @@ impl Shared {
             allocations: Mutex::new(memory::Allocations::new(options.memory_bytes)),
             host_functions: hand::HostFunctions::default(),
             ended_contexts: AtomicU64::new(0),
+            captures: AtomicBool::new(false),
             _library: library,
         })
     }
