@@ -3,7 +3,7 @@
 use std::slice;
 
 use crate::front;
-use crate::places::{is_device, shared_offset};
+use crate::places::{is_device, is_device_surely, shared_offset};
 use crate::stubs::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoD_v2, numbers, STATUSES};
 
 /// The default stream.
@@ -61,7 +61,7 @@ unsafe fn to_host(to: *mut u8, from: u64, bytes: usize, stream: u64, at_once: bo
         let arguments = arguments(from, bytes, stream, at_once, Some(offset));
         return if at_once { front().call(number, arguments, |_| Ok(())) } else { front().post(number, arguments) };
     }
-    if !is_device(from, bytes) {
+    if !is_device_surely(from, bytes) {
         // A wrong address is found before data is promised.
         return STATUSES.invalid;
     }
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, bytes: usi
 /// With one address space, the addresses tell the direction.
 unsafe fn between(to: u64, from: u64, bytes: usize, stream: Option<u64>) -> i32 {
     let (in_stream, at_once) = (stream.unwrap_or(DEFAULT_STREAM), stream.is_none());
-    match (is_device(to, bytes), is_device(from, bytes)) {
+    match (is_device_surely(to, bytes), is_device_surely(from, bytes)) {
         (true, true) => match stream {
             Some(stream) => cuMemcpyDtoDAsync_v2(to, from, bytes, stream),
             None => cuMemcpyDtoD_v2(to, from, bytes),

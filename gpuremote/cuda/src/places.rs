@@ -6,7 +6,7 @@ use std::sync::{OnceLock, RwLock};
 
 use gpuremote_client::Arena;
 
-use crate::stubs::{numbers, remote, STATUSES};
+use crate::stubs::{cuMemGetAddressRange_v2, numbers, remote, STATUSES};
 use crate::{contexts, front};
 
 /// CU_MEMHOSTALLOC_DEVICEMAP: GPU programs reach the host memory.
@@ -35,6 +35,18 @@ pub(crate) fn is_device(address: u64, bytes: usize) -> bool {
         let offset = (address - start) as usize;
         offset < place.bytes.max(1) && bytes <= place.bytes - offset
     })
+}
+
+/// Whether so many bytes from there are device memory. What was not allocated here, as variables of modules, the server is asked for.
+pub(crate) unsafe fn is_device_surely(address: u64, bytes: usize) -> bool {
+    if is_device(address, bytes) {
+        return true;
+    }
+    let (mut start, mut length) = (0, 0);
+    cuMemGetAddressRange_v2(&mut start, &mut length, address) == STATUSES.ok
+        && start != 0
+        && (address - start) as usize <= length
+        && bytes <= length - (address - start) as usize
 }
 
 fn arena() -> Option<&'static Arena> {
