@@ -10,13 +10,32 @@ use crate::front;
 pub use crate::launch::*;
 pub use crate::places::*;
 pub use crate::programs::*;
-use crate::stubs::{numbers, ENTRY_POINTS, STATUSES};
+use crate::stubs::{numbers, remote, ENTRY_POINTS, STATUSES};
 
 /// CUDA_ERROR_NOT_FOUND.
 const NOT_FOUND: i32 = 500;
 /// CU_GET_PROC_ADDRESS_SUCCESS and _SYMBOL_NOT_FOUND.
 const FOUND: i32 = 0;
 const NO_SYMBOL: i32 = 1;
+
+/// CUdevice_attribute of what this library lacks, whatever the device has: mapped host memory of other hosts, managed memory, access to pageable
+/// memory and its forms, atomics on host memory, registered memory at its own address, and arrays.
+const LACKING: [i32; 9] = [83, 86, 88, 89, 91, 98, 100, 101, 121];
+/// CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY.
+const MAPS_HOST_MEMORY: i32 = 19;
+
+#[no_mangle]
+pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32) -> i32 {
+    let status = remote::cuDeviceGetAttribute(value, attribute, device);
+    if status != STATUSES.ok || value.is_null() {
+        return status;
+    }
+    let shares_memory = front().session().is_ok_and(|session| session.arena().is_some());
+    if LACKING.contains(&attribute) || (attribute == MAPS_HOST_MEMORY && !shares_memory) {
+        *value = 0;
+    }
+    status
+}
 
 /// Texts of statuses, kept for good as the API promises.
 unsafe fn error_text(number: u16, status: i32, text: *mut *const c_char) -> i32 {

@@ -1,7 +1,7 @@
 //! What lies where: device memory by address, host memory that both sides share.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::sync::{OnceLock, RwLock};
 
 use gpuremote_client::Arena;
@@ -15,6 +15,8 @@ const DEVICE_MAPPED: u32 = 2;
 struct Place {
     bytes: usize,
     context: u64,
+    /// The module or library whose variable it is; 0 is none.
+    image: u64,
 }
 
 fn device_memory() -> &'static RwLock<BTreeMap<u64, Place>> {
@@ -60,7 +62,7 @@ pub(crate) fn shared_offset(start: *const u8, bytes: usize) -> Option<usize> {
 
 unsafe fn allocated(status: i32, address: *const u64, bytes: usize) -> i32 {
     if status == STATUSES.ok {
-        let place = Place { bytes, context: contexts::current() };
+        let place = Place { bytes, context: contexts::current(), image: 0 };
         device_memory().write().expect("no one panics with this lock").insert(*address, place);
     }
     status
@@ -71,6 +73,49 @@ unsafe fn freed(status: i32, address: u64) -> i32 {
         device_memory().write().expect("no one panics with this lock").remove(&address);
     }
     status
+}
+
+unsafe fn variable(address: *mut u64, bytes: *mut usize, image: u64, find: impl FnOnce(*mut u64, *mut usize) -> i32) -> i32 {
+    let (mut found, mut length) = (0, 0);
+    let status = find(&mut found, &mut length);
+    if status == STATUSES.ok {
+        let place = Place { bytes: length, context: contexts::current(), image };
+        device_memory().write().expect("no one panics with this lock").insert(found, place);
+        if !address.is_null() {
+            *address = found;
+        }
+        if !bytes.is_null() {
+            *bytes = length;
+        }
+    }
+    status
+}
+
+fn unloaded(status: i32, image: u64) -> i32 {
+    if status == STATUSES.ok {
+        device_memory().write().expect("no one panics with this lock").retain(|_, place| place.image != image);
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: u64, name: *const c_char) -> i32 {
+    variable(address, bytes, module, |address, bytes| remote::cuModuleGetGlobal_v2(address, bytes, module, name))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuLibraryGetGlobal(address: *mut u64, bytes: *mut usize, library: u64, name: *const c_char) -> i32 {
+    variable(address, bytes, library, |address, bytes| remote::cuLibraryGetGlobal(address, bytes, library, name))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuModuleUnload(module: u64) -> i32 {
+    unloaded(remote::cuModuleUnload(module), module)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuLibraryUnload(library: u64) -> i32 {
+    unloaded(remote::cuLibraryUnload(library), library)
 }
 
 #[no_mangle]
