@@ -173,6 +173,23 @@ impl Front {
         self.settle(asked)
     }
 
+    /// Whether a copy of so many bytes goes by stripes, beside the lanes.
+    pub fn stripes_copy(&self, bytes: usize) -> bool {
+        self.session().is_ok_and(|session| session.stripes_copy(bytes))
+    }
+
+    /// Calls without waiting; stripes carry the data. The arguments' encoder learns how many there are.
+    pub fn post_striped(&self, function: u16, arguments: impl FnOnce(&mut Encoder, usize), data: &[u8]) -> i32 {
+        let posted = self.session().and_then(|session| session.post_striped(self.api, function, arguments, data));
+        self.settle(posted.map(|()| self.statuses.ok))
+    }
+
+    /// Calls, waits, and lets stripes fill the buffer.
+    pub fn fetch_striped(&self, function: u16, arguments: impl FnOnce(&mut Encoder, usize), buffer: &mut [u8]) -> i32 {
+        let fetched = self.session().and_then(|session| session.fetch_striped(self.api, function, arguments, buffer, self.statuses.ok));
+        self.settle(fetched)
+    }
+
     /// Calls, waits, and fills the buffer with the data that follows the reply.
     ///
     /// A reply with success is followed by as many bytes as the buffer has, and by the status of the copy.

@@ -7,6 +7,7 @@ mod front;
 mod handles;
 mod lane;
 mod session;
+mod stripes;
 
 pub use arena::Arena;
 pub use front::{Entry, Front, Statuses};

@@ -16,6 +16,7 @@ use gpuremote_wire::{session_calls, Encoder, Hello, Kind, Reply, Welcome, TOKEN_
 use crate::arena::Arena;
 use crate::flusher::Flusher;
 use crate::lane::ClientLane;
+use crate::stripes::{Stripes, STRIPED_BYTES};
 
 /// Starting a driver takes seconds on some machines.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,6 +46,10 @@ pub struct Session {
     lost: AtomicBool,
     flusher: Option<Flusher>,
     arena: Option<Arena>,
+    /// One large copy at a time uses them.
+    stripes: Mutex<Option<Stripes>>,
+    /// The first lane stays when its thread ends, so that the session does, too.
+    anchor: Mutex<Option<Arc<Mutex<ClientLane>>>>,
     pub(crate) kept: Mutex<HashMap<Vec<u8>, Kept>>,
 }
 
@@ -70,9 +75,12 @@ impl Session {
             lost: AtomicBool::new(false),
             flusher,
             arena,
+            stripes: Mutex::default(),
+            anchor: Mutex::default(),
             kept: Mutex::default(),
         };
-        session.keep(lane);
+        let first = session.keep(lane);
+        *session.anchor.lock().expect("no one panics with this lock") = Some(first);
         Ok(session)
     }
 
@@ -169,6 +177,57 @@ impl Session {
         })
     }
 
+    /// Whether a copy of so many bytes goes by stripes.
+    pub fn stripes_copy(&self, bytes: usize) -> bool {
+        bytes >= STRIPED_BYTES && self.flusher.is_some() && Stripes::wanted() > 1
+    }
+
+    /// Runs with the stripes; the first time, it opens them.
+    fn with_stripes<T>(&self, run: impl FnOnce(&Stripes) -> Result<T, Failure>) -> Result<T, Failure> {
+        let mut stripes = self.stripes.lock().map_err(|_| Failure("the stripes to the GPU server are broken".into()))?;
+        if stripes.is_none() {
+            let hello = Hello { kind: Kind::Stripe, session: self.number, token: self.token };
+            let sockets = (0..Stripes::wanted()).map(|_| greet_by_tcp(&self.address, &hello)).collect::<io::Result<_>>();
+            *stripes = Some(sockets.and_then(Stripes::start).map_err(|error| self.lose(&error))?);
+        }
+        run(stripes.as_ref().expect("it is there now"))
+    }
+
+    /// Calls without waiting; stripes carry the data. The arguments' encoder learns how many there are.
+    pub fn post_striped(&self, api: u8, function: u16, arguments: impl FnOnce(&mut Encoder, usize), data: &[u8]) -> Result<(), Failure> {
+        self.with_stripes(|stripes| {
+            self.with_lane(|lane| {
+                lane.put(api, function, false, || self.ticket(), |encoder| arguments(encoder, stripes.count()))?;
+                lane.flush()
+            })?;
+            stripes.write(data).map_err(|error| self.lose(&error))
+        })
+    }
+
+    /// Calls, waits, and lets stripes fill the buffer after a reply with `ok`. The last is the status of the copy.
+    pub fn fetch_striped(
+        &self,
+        api: u8,
+        function: u16,
+        arguments: impl FnOnce(&mut Encoder, usize),
+        buffer: &mut [u8],
+        ok: i32,
+    ) -> Result<i32, Failure> {
+        self.with_stripes(|stripes| {
+            let arguments = |encoder: &mut Encoder| arguments(encoder, stripes.count());
+            self.call(api, function, arguments, None, |lane, reply| {
+                if reply.status != ok {
+                    return Ok(reply.status);
+                }
+                stripes.read(buffer)?;
+                let mut status = [0; 4];
+                lane.data().read(&mut status)?;
+                let status = i32::from_le_bytes(status);
+                Ok(if status == ok && reply.deferred != 0 { reply.deferred } else { status })
+            })
+        })
+    }
+
     /// Prints what GPU programs have printed.
     fn print(&self, lane: &mut ClientLane) -> io::Result<()> {
         lane.put(session_calls::API, session_calls::TAKE_OUTPUT, true, || self.ticket(), |_| {})?;
@@ -198,15 +257,30 @@ fn greet(address: &Address, hello: &Hello) -> io::Result<(Lane, Welcome, Option<
             Ok((Lane::by_memory(rings, socket, false)?, welcome, arena))
         }
         Address::Tcp(host) => {
-            let mut socket = TcpStream::connect(host.as_str())?;
-            socket.set_nodelay(true)?;
-            socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
-            socket.write_all(&hello.to_bytes())?;
+            let mut socket = greeting(host, hello)?;
             socket.read_exact(&mut answer)?;
             socket.set_read_timeout(None)?;
             Ok((Lane::by_tcp(socket)?, accepted(&answer)?, None))
         }
     }
+}
+
+fn greeting(host: &str, hello: &Hello) -> io::Result<TcpStream> {
+    let mut socket = TcpStream::connect(host)?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
+    socket.write_all(&hello.to_bytes())?;
+    Ok(socket)
+}
+
+fn greet_by_tcp(address: &Address, hello: &Hello) -> io::Result<TcpStream> {
+    let Address::Tcp(host) = address else { return Err(io::Error::from(io::ErrorKind::Unsupported)) };
+    let mut socket = greeting(host, hello)?;
+    let mut answer = vec![0; Welcome::BYTES];
+    socket.read_exact(&mut answer)?;
+    accepted(&answer)?;
+    socket.set_read_timeout(None)?;
+    Ok(socket)
 }
 
 fn accepted(answer: &[u8]) -> io::Result<Welcome> {

@@ -2,6 +2,8 @@
 
 use std::slice;
 
+use gpuremote_client::wire::Encoder;
+
 use crate::front;
 use crate::places::{is_device, is_device_surely, shared_offset};
 use crate::stubs::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoD_v2, numbers, STATUSES};
@@ -9,21 +11,46 @@ use crate::stubs::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoD_v2, numbers, STATUSES};
 /// The default stream.
 const DEFAULT_STREAM: u64 = 0;
 
-/// Arguments of a copy: where on the GPU, how much, in which stream, whether the caller counts on its end, and where in shared memory.
-fn arguments(
+/// The stream of each thread, whose copies other threads can't carry.
+const STREAM_OF_THREAD: u64 = 2;
+
+/// By what way the data of a copy goes, as the server reads it.
+#[derive(Clone, Copy)]
+enum Way {
+    /// After the message, or after its reply.
+    Lane,
+    /// It lies in host memory that both sides share, at this offset.
+    Shared(usize),
+    /// By so many stripes.
+    Stripes(usize),
+}
+
+/// A copy: where on the GPU, how much, in which stream, and whether the caller counts on its end.
+#[derive(Clone, Copy)]
+struct Copy {
     device: u64,
     bytes: usize,
     stream: u64,
     at_once: bool,
-    shared: Option<usize>,
-) -> impl FnOnce(&mut gpuremote_client::wire::Encoder) {
-    move |encoder| {
-        encoder.u64(device);
-        encoder.usize(bytes);
-        encoder.u64(stream);
-        encoder.u8(at_once.into());
-        encoder.u8(shared.is_some().into());
-        encoder.usize(shared.unwrap_or(0));
+}
+
+impl Copy {
+    fn encode(self, way: Way, encoder: &mut Encoder) {
+        encoder.u64(self.device);
+        encoder.usize(self.bytes);
+        encoder.u64(self.stream);
+        encoder.u8(self.at_once.into());
+        let (way, place) = match way {
+            Way::Lane => (0, 0),
+            Way::Shared(offset) => (1, offset),
+            Way::Stripes(count) => (2, count),
+        };
+        encoder.u8(way);
+        encoder.usize(place);
+    }
+
+    fn goes_by_stripes(self) -> bool {
+        self.stream != STREAM_OF_THREAD && front().stripes_copy(self.bytes)
     }
 }
 
@@ -37,16 +64,21 @@ unsafe fn to_device(to: u64, from: *const u8, bytes: usize, stream: u64, at_once
         return STATUSES.invalid;
     }
     let number = numbers::cuMemcpyHtoDAsync_v2;
+    let copy = Copy { device: to, bytes, stream, at_once };
     if let Some(offset) = shared_offset(from, bytes) {
-        let arguments = arguments(to, bytes, stream, at_once, Some(offset));
+        let arguments = |encoder: &mut Encoder| copy.encode(Way::Shared(offset), encoder);
         // The program may change shared memory as soon as a copy that it counts on has returned.
         return if at_once { front().call(number, arguments, |_| Ok(())) } else { front().post(number, arguments) };
     }
     let data = slice::from_raw_parts(from, bytes);
-    if is_device(to, bytes) {
-        return front().post_data(number, arguments(to, bytes, stream, false, None), data);
+    if !is_device(to, bytes) {
+        return front().call_data(number, |encoder| copy.encode(Way::Lane, encoder), data);
     }
-    front().call_data(number, arguments(to, bytes, stream, at_once, None), data)
+    let copy = Copy { at_once: false, ..copy };
+    if copy.goes_by_stripes() {
+        return front().post_striped(number, |encoder, count| copy.encode(Way::Stripes(count), encoder), data);
+    }
+    front().post_data(number, |encoder| copy.encode(Way::Lane, encoder), data)
 }
 
 unsafe fn to_host(to: *mut u8, from: u64, bytes: usize, stream: u64, at_once: bool) -> i32 {
@@ -57,15 +89,20 @@ unsafe fn to_host(to: *mut u8, from: u64, bytes: usize, stream: u64, at_once: bo
         return STATUSES.invalid;
     }
     let number = numbers::cuMemcpyDtoHAsync_v2;
+    let copy = Copy { device: from, bytes, stream, at_once };
     if let Some(offset) = shared_offset(to, bytes) {
-        let arguments = arguments(from, bytes, stream, at_once, Some(offset));
+        let arguments = |encoder: &mut Encoder| copy.encode(Way::Shared(offset), encoder);
         return if at_once { front().call(number, arguments, |_| Ok(())) } else { front().post(number, arguments) };
     }
     if !is_device_surely(from, bytes) {
         // A wrong address is found before data is promised.
         return STATUSES.invalid;
     }
-    front().fetch(number, arguments(from, bytes, stream, at_once, None), slice::from_raw_parts_mut(to, bytes))
+    let buffer = slice::from_raw_parts_mut(to, bytes);
+    if copy.goes_by_stripes() {
+        return front().fetch_striped(number, |encoder, count| copy.encode(Way::Stripes(count), encoder), buffer);
+    }
+    front().fetch(number, |encoder| copy.encode(Way::Lane, encoder), buffer)
 }
 
 #[no_mangle]

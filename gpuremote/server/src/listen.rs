@@ -25,6 +25,8 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first byte of a message to a worker: by what the lane in it comes.
 pub const BY_UNIX: u8 = 0;
 pub const BY_TCP: u8 = 1;
+/// The same of a stripe, which comes by TCP always.
+pub const STRIPE: u8 = 2;
 
 struct Worker {
     token: [u8; TOKEN_BYTES],
@@ -112,7 +114,7 @@ impl Listener {
         let joined = match hello.kind {
             Kind::Session if !same(&hello.token, &self.options.token) => Err("the token is not this server's"),
             Kind::Session => self.start(&socket),
-            Kind::Lane => self.join(&hello, &socket),
+            Kind::Lane | Kind::Stripe => self.join(&hello, &socket),
         };
         match joined {
             Ok(()) => Ok(()),
@@ -135,7 +137,7 @@ impl Listener {
             eprintln!("nearmetal-gpu-server: can't start a process for a client: {error}");
             "the server can't start a process for this client"
         })?;
-        hand_over(&worker.control, socket)?;
+        hand_over(&worker.control, Kind::Session, socket)?;
         self.workers.lock().expect("no one panics with this lock").insert(session, worker);
         let listener = Arc::clone(self);
         thread::spawn(move || listener.wait(session, child));
@@ -161,7 +163,7 @@ impl Listener {
     fn join(&self, hello: &Hello, socket: &Socket) -> Result<(), &'static str> {
         let workers = self.workers.lock().expect("no one panics with this lock");
         let worker = workers.get(&hello.session).filter(|worker| same(&worker.token, &hello.token));
-        hand_over(&worker.ok_or("there is no such session")?.control, socket)
+        hand_over(&worker.ok_or("there is no such session")?.control, hello.kind, socket)
     }
 
     fn wait(&self, session: u64, mut child: Child) {
@@ -181,9 +183,11 @@ fn output_file() -> io::Result<OwnedFd> {
     Ok(nix::sys::memfd::memfd_create(c"nearmetal-gpu-output", flags)?)
 }
 
-fn hand_over(control: &UnixStream, socket: &Socket) -> Result<(), &'static str> {
+fn hand_over(control: &UnixStream, kind: Kind, socket: &Socket) -> Result<(), &'static str> {
     let (by, fd): (u8, RawFd) = match socket {
+        Socket::Unix(_) if kind == Kind::Stripe => return Err("a stripe comes by TCP"),
         Socket::Unix(unix) => (BY_UNIX, unix.as_raw_fd()),
+        Socket::Tcp(tcp) if kind == Kind::Stripe => (STRIPE, tcp.as_raw_fd()),
         Socket::Tcp(tcp) => (BY_TCP, tcp.as_raw_fd()),
     };
     send_with_files(control, &[by], &[fd]).map_err(|_| "the session has ended")

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, OnceLock};
+use std::sync::{mpsc, Arc, Mutex, OnceLock};
 use std::thread;
 
 use gpuremote_transport::{map_arena, receive_with_files, send_with_files, shared_arena, shared_rings, Lane, Mapping};
@@ -13,7 +13,7 @@ use gpuremote_wire::{session_calls, Call, Decoder, Encoder, Malformed, Reply, We
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::cuda;
-use crate::listen::BY_TCP;
+use crate::listen::{BY_UNIX, STRIPE};
 use crate::options::Options;
 use crate::order::Order;
 use crate::output::Output;
@@ -62,6 +62,7 @@ pub struct Session {
     order: Order,
     output: Output,
     host_memory: OnceLock<HostMemory>,
+    stripes: Mutex<Vec<mpsc::Sender<StripeJob>>>,
     cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
 }
 
@@ -86,6 +87,15 @@ fn told<T>(loaded: Result<T, String>) -> Result<T, String> {
     loaded
 }
 
+/// A way beside the lanes, with a thread of its own, for parts of large copies.
+pub struct Stripe {
+    pub lane: Lane,
+    pub copier: cuda::Copier,
+}
+
+/// A part of a copy.
+pub type StripeJob = Box<dyn FnOnce(&mut Stripe) + Send>;
+
 /// The way back to the client, for the call at hand.
 pub struct Link<'a> {
     pub lane: Lane,
@@ -99,6 +109,13 @@ impl Link<'_> {
     /// Host memory that the client shares, if it does.
     pub fn host_memory(&self) -> Option<&HostMemory> {
         self.session.host_memory.get()
+    }
+
+    /// Gives a stripe something to do. It fails when the client has opened no such stripe.
+    pub fn stripe(&self, number: usize, job: StripeJob) -> io::Result<()> {
+        let stripes = self.session.stripes.lock().expect("no one panics with this lock");
+        let stripe = stripes.get(number).ok_or(Malformed("there is no such stripe"))?;
+        stripe.send(job).map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "a stripe has ended"))
     }
 
     /// Replies. Nothing is sent before [`Lane::flush`].
@@ -139,6 +156,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         order: Order::default(),
         output: Output::of_process().map_err(|error| format!("can't keep what GPU programs print: {error}"))?,
         host_memory: OnceLock::new(),
+        stripes: Mutex::default(),
         cuda: OnceLock::new(),
     });
     watch(&session, &control).map_err(|error| format!("a session ended: {error}"))
@@ -165,20 +183,33 @@ fn watch(session: &Arc<Session>, control: &UnixStream) -> io::Result<()> {
             let Ok(mut files) = receive_with_files(control, &mut by) else { return Ok(()) };
             let socket = files.pop().ok_or(io::Error::new(io::ErrorKind::InvalidData, "a lane came without its socket"))?;
             lanes.push(socket.try_clone()?);
-            begin(session, by[0] == BY_TCP, socket)?;
+            begin(session, by[0], socket)?;
         } else if lanes.is_empty() {
             return Ok(());
         }
     }
 }
 
-fn begin(session: &Arc<Session>, by_tcp: bool, socket: OwnedFd) -> io::Result<()> {
+fn begin(session: &Arc<Session>, by: u8, socket: OwnedFd) -> io::Result<()> {
     let welcome = Welcome { refusal: String::new(), session: session.number, token: session.token }.to_bytes();
-    let lane = if by_tcp {
+    let lane = if by != BY_UNIX {
         let socket = TcpStream::from(socket);
         socket.set_read_timeout(None)?;
         let mut lane = Lane::by_tcp(socket)?;
         lane.write(&welcome)?;
+        if by == STRIPE {
+            let (jobs, waiting) = mpsc::channel::<StripeJob>();
+            // It is there before the client hears of it.
+            session.stripes.lock().expect("no one panics with this lock").push(jobs);
+            lane.flush()?;
+            let mut stripe = Stripe { lane, copier: cuda::Copier::default() };
+            thread::Builder::new().name("stripe".into()).spawn(move || {
+                for job in waiting {
+                    job(&mut stripe);
+                }
+            })?;
+            return Ok(());
+        }
         lane.flush()?;
         lane
     } else {

@@ -23,11 +23,11 @@ fn pointer<T>(value: &T) -> *const c_void {
     (value as *const T).cast()
 }
 
-/// Runs the test's program by both ways.
-fn by_both_ways(server: &Server, test: &str) {
-    for address in [&server.unix, &server.tcp] {
-        let mut child = program(test, "program", address).spawn().unwrap();
-        assert!(wait(&mut child).success(), "{test} by {address}");
+/// Runs the test's program by shared memory, by TCP, and by TCP with stripes.
+fn by_all_ways(server: &Server, test: &str) {
+    for (address, stripes) in [(&server.unix, "1"), (&server.tcp, "1"), (&server.tcp, "3")] {
+        let mut child = program(test, "program", address).env("NEARMETAL_GPU_STREAMS", stripes).spawn().unwrap();
+        assert!(wait(&mut child).success(), "{test} by {address} with {stripes} stripes");
     }
     server.wait_until_idle();
 }
@@ -35,7 +35,7 @@ fn by_both_ways(server: &Server, test: &str) {
 #[test]
 fn programs_compute_on_the_server() {
     if role().is_none() {
-        return by_both_ways(&Server::start(&[]), "programs_compute_on_the_server");
+        return by_all_ways(&Server::start(&[]), "programs_compute_on_the_server");
     }
     let driver = Driver::open();
     driver.begin().unwrap();
@@ -60,7 +60,7 @@ fn programs_compute_on_the_server() {
 #[test]
 fn pinned_memory_streams_and_events_work() {
     if role().is_none() {
-        return by_both_ways(&Server::start(&[]), "pinned_memory_streams_and_events_work");
+        return by_all_ways(&Server::start(&[]), "pinned_memory_streams_and_events_work");
     }
     const COUNT: usize = 70_000;
     let driver = Driver::open();
@@ -102,7 +102,7 @@ fn pinned_memory_streams_and_events_work() {
 #[test]
 fn calls_of_threads_keep_their_order() {
     if role().is_none() {
-        return by_both_ways(&Server::start(&[]), "calls_of_threads_keep_their_order");
+        return by_all_ways(&Server::start(&[]), "calls_of_threads_keep_their_order");
     }
     const COUNT: usize = 20_000;
     let driver = Driver::open();
@@ -138,7 +138,7 @@ fn calls_of_threads_keep_their_order() {
 #[test]
 fn mistakes_get_the_apis_own_errors() {
     if role().is_none() {
-        return by_both_ways(&Server::start(&["--memory-mib", "64"]), "mistakes_get_the_apis_own_errors");
+        return by_all_ways(&Server::start(&["--memory-mib", "64"]), "mistakes_get_the_apis_own_errors");
     }
     let driver = Driver::open();
     driver.begin().unwrap();
@@ -286,7 +286,7 @@ fn a_killed_client_leaves_nothing() {
 #[test]
 fn streams_call_the_programs_functions() {
     if role().is_none() {
-        return by_both_ways(&Server::start(&[]), "streams_call_the_programs_functions");
+        return by_all_ways(&Server::start(&[]), "streams_call_the_programs_functions");
     }
     unsafe extern "C" fn note(data: *mut c_void) {
         let order = &*data.cast::<std::sync::Mutex<Vec<u32>>>();

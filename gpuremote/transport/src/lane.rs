@@ -9,6 +9,7 @@ use std::time::Instant;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{recv, MsgFlags};
 
+use crate::copy::{past_caches, LARGE_BYTES};
 use crate::memory::sealed_file;
 use crate::ring::{Patience, Ring, CONTROL_BYTES};
 
@@ -118,6 +119,7 @@ impl Lane {
 
     /// Fills the buffer with the next bytes. Large ones come directly, without a ring, where there is a socket.
     pub fn read(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
+        let copy = if buffer.len() >= LARGE_BYTES { past_caches } else { std::ptr::copy_nonoverlapping };
         while !buffer.is_empty() {
             let arrived = self.inbound.available(0)?;
             if arrived == 0 {
@@ -131,7 +133,7 @@ impl Lane {
             }
             let count = self.wait_readable(0)?.min(buffer.len()).min(CHUNK_BYTES);
             // SAFETY: so many bytes have arrived, and the buffer is as long; they do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(self.inbound.slice(0, count), buffer.as_mut_ptr(), count) };
+            unsafe { copy(self.inbound.slice(0, count), buffer.as_mut_ptr(), count) };
             self.inbound.advance(count);
             buffer = &mut buffer[count..];
         }
@@ -184,6 +186,18 @@ impl Lane {
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.outbound.slice(0, count), count) };
             self.outbound.advance(count);
             bytes = &bytes[count..];
+        }
+        Ok(())
+    }
+
+    /// Writes so many zero bytes; by TCP, [`Lane::flush`] sends them.
+    pub fn write_zeros(&mut self, count: usize) -> io::Result<()> {
+        let zeros = vec![0; count.min(CHUNK_BYTES)];
+        let mut left = count;
+        while left > 0 {
+            let part = left.min(zeros.len());
+            self.write(&zeros[..part])?;
+            left -= part;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 mod address;
 mod arena;
+mod copy;
 mod descriptors;
 mod lane;
 mod memory;

@@ -26,6 +26,8 @@ pub enum Kind {
     Session,
     /// Another lane of this session. Only who has the session's secret knows its number and token.
     Lane,
+    /// A way beside the lanes of this session, for a part of large copies. It carries nothing but data.
+    Stripe,
 }
 
 /// The client's first message on a lane.
@@ -51,6 +53,7 @@ impl Hello {
         encoder.u8(match self.kind {
             Kind::Session => 0,
             Kind::Lane => 1,
+            Kind::Stripe => 2,
         });
         encoder.u64(self.session);
         encoder.raw(&self.token);
@@ -69,6 +72,7 @@ impl Hello {
         let kind = match decoder.u8()? {
             0 => Kind::Session,
             1 => Kind::Lane,
+            2 => Kind::Stripe,
             _ => return Err(Malformed("a lane is of an unknown kind")),
         };
         let hello = Hello { kind, session: decoder.u64()?, token: decoder.take(TOKEN_BYTES)?.try_into().expect("so many were taken") };
@@ -134,8 +138,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn greetings_survive_the_way(new: bool, session: u64, token: [u8; TOKEN_BYTES], refusal in "[a-z ]{0,128}") {
-            let hello = Hello { kind: if new { Kind::Session } else { Kind::Lane }, session, token };
+        fn greetings_survive_the_way(kind in 0usize..3, session: u64, token: [u8; TOKEN_BYTES], refusal in "[a-z ]{0,128}") {
+            let hello = Hello { kind: [Kind::Session, Kind::Lane, Kind::Stripe][kind], session, token };
             prop_assert_eq!(hello.to_bytes().len(), Hello::BYTES);
             prop_assert_eq!(Hello::from_bytes(&hello.to_bytes()), Ok(hello));
             let welcome = Welcome { refusal, session, token };

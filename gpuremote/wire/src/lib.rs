@@ -104,6 +104,17 @@ impl Reply {
     }
 }
 
+/// The parts of a copy that stripes carry: offset and length of each, in bytes. There are at most as many as stripes.
+pub fn pieces(bytes: usize, stripes: usize) -> impl Iterator<Item = (usize, usize)> {
+    /// Parts begin at pages, which are copied fastest.
+    const GRAIN: usize = 4096;
+    let piece = bytes.div_ceil(stripes.max(1)).next_multiple_of(GRAIN);
+    (0..bytes).step_by(piece.max(1)).map(move |offset| (offset, piece.min(bytes - offset)))
+}
+
+/// The most stripes that a copy may have.
+pub const MOST_STRIPES: usize = 16;
+
 /// Calls of the session itself (API 0).
 pub mod session_calls {
     /// API number of these calls.
@@ -126,6 +137,19 @@ mod tests {
             prop_assert_eq!(Call::from_bytes(&call.to_bytes()), Ok(call));
             let reply = Reply { length, status, deferred, output_bytes: function.into() };
             prop_assert_eq!(Reply::from_bytes(&reply.to_bytes()), Ok(reply));
+        }
+
+        #[test]
+        fn pieces_are_all_of_a_copy(bytes in 0usize..10_000_000, stripes in 1usize..=MOST_STRIPES) {
+            let pieces: Vec<_> = pieces(bytes, stripes).collect();
+            prop_assert!(pieces.len() <= stripes);
+            let mut end = 0;
+            for (offset, length) in pieces {
+                prop_assert_eq!(offset, end);
+                prop_assert!(length > 0);
+                end += length;
+            }
+            prop_assert_eq!(end, bytes);
         }
 
         #[test]

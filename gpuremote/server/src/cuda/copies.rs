@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
 
-use gpuremote_transport::{CHUNK_BYTES, RING_BYTES};
+use gpuremote_transport::{Lane, CHUNK_BYTES, RING_BYTES};
 
 use super::calls::Functions;
 use super::NOT_SUPPORTED;
-use crate::worker::Link;
 
 /// Data of at most so many bytes is copied into memory of the driver's own at once, as the driver does with memory that is not pinned.
 const STAGED_BYTES: usize = 64 << 10;
@@ -50,6 +49,9 @@ pub struct Transfer {
     pub ended_contexts: u64,
 }
 
+// SAFETY: streams may be used by all threads.
+unsafe impl Send for Transfer {}
+
 /// The driver's functions that copies use.
 struct Engine {
     to_device: unsafe extern "C" fn(u64, *const u8, usize, *mut c_void) -> i32,
@@ -73,7 +75,7 @@ impl Engine {
 
 impl Copier {
     /// Pins the rings, and makes events. Without either, copies are slower, not wrong.
-    unsafe fn prepare(&mut self, functions: &Functions, link: &Link<'_>, ended_contexts: u64) {
+    pub unsafe fn prepare(&mut self, functions: &Functions, lane: &Lane, ended_contexts: u64) {
         let mut context = 0;
         if let Some(current) = functions.cuCtxGetCurrent {
             current(&mut context);
@@ -84,12 +86,12 @@ impl Copier {
             self.pinned &= ended_contexts == self.ended_contexts;
             (self.context, self.ended_contexts) = (context, ended_contexts);
         }
-        if self.pinned {
+        if self.pinned || context == 0 {
             return;
         }
         self.pinned = true;
         if let Some(register) = functions.cuMemHostRegister_v2 {
-            for (start, length) in link.lane.memories() {
+            for (start, length) in lane.memories() {
                 register(start, length, PORTABLE);
             }
         }
@@ -104,12 +106,12 @@ impl Copier {
     }
 
     /// Copies the data that follows the call to the GPU. All of it is taken from the lane, whatever comes of the copy.
-    pub unsafe fn upload(&mut self, functions: &Functions, link: &mut Link<'_>, transfer: Transfer, at_once: bool) -> io::Result<i32> {
+    pub unsafe fn upload(&mut self, functions: &Functions, lane: &mut Lane, transfer: Transfer, at_once: bool) -> io::Result<i32> {
         let Transfer { device: to, bytes, stream, ended_contexts } = transfer;
         let engine = Engine::of(functions);
         if bytes <= STAGED_BYTES {
             self.staging.resize(bytes, 0);
-            link.lane.read(&mut self.staging)?;
+            lane.read(&mut self.staging)?;
             let Some(engine) = engine else { return Ok(NOT_SUPPORTED) };
             let mut status = (engine.to_device)(to, self.staging.as_ptr(), bytes, stream);
             if status == 0 && at_once {
@@ -117,7 +119,7 @@ impl Copier {
             }
             return Ok(status);
         }
-        self.prepare(functions, link, ended_contexts);
+        self.prepare(functions, lane, ended_contexts);
         let mut status = if engine.is_some() { 0 } else { NOT_SUPPORTED };
         let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();
         let (mut done, mut held) = (0, 0);
@@ -130,20 +132,21 @@ impl Copier {
                     (None, _) => 0,
                 };
                 self.events.extend(event);
-                link.lane.release(count);
+                lane.release(count);
                 held -= count;
                 status = if status == 0 { waited } else { status };
                 continue;
             }
             let wanted = CHUNK_BYTES.min(bytes - done);
-            let mut count = link.lane.wait_readable(held)?;
-            while count < wanted / 4 {
-                count += link.lane.wait_readable(held + count)?;
+            let mut count = lane.wait_readable(held)?;
+            // Each copy of its own costs the driver microseconds, so whole chunks are waited for.
+            while count < wanted {
+                count += lane.wait_readable(held + count)?;
             }
             let count = count.min(wanted);
             let mut event = None;
             if let (Some(engine), 0) = (&engine, status) {
-                status = (engine.to_device)(to + done as u64, link.lane.arrived(held, count), count, stream);
+                status = (engine.to_device)(to + done as u64, lane.arrived(held, count), count, stream);
                 if status == 0 {
                     event = self.event(functions);
                     if let Some(event) = event {
@@ -158,15 +161,24 @@ impl Copier {
         Ok(status)
     }
 
-    /// Replies, and sends data from the GPU after that, and the status of the copy at last.
-    pub unsafe fn download(&mut self, functions: &Functions, link: &mut Link<'_>, transfer: Transfer) -> io::Result<()> {
+    /// Sends data from the GPU, and returns the status of the copy. What the GPU does not fill is zero.
+    pub unsafe fn download(&mut self, functions: &Functions, lane: &mut Lane, transfer: Transfer) -> io::Result<i32> {
         let Transfer { device: from, bytes, stream, ended_contexts } = transfer;
         let Some(engine) = Engine::of(functions) else {
-            link.reply(NOT_SUPPORTED, &[])?;
-            return link.lane.flush();
+            lane.write_zeros(bytes)?;
+            return Ok(NOT_SUPPORTED);
         };
-        self.prepare(functions, link, ended_contexts);
-        link.reply(0, &[])?;
+        if bytes <= STAGED_BYTES {
+            self.staging.clear();
+            self.staging.resize(bytes, 0);
+            let mut status = (engine.to_host)(self.staging.as_ptr(), from, bytes, stream);
+            if status == 0 {
+                status = (engine.synchronize)(stream);
+            }
+            lane.write(&self.staging)?;
+            return Ok(status);
+        }
+        self.prepare(functions, lane, ended_contexts);
         let mut status = 0;
         let mut under_way: VecDeque<(Option<Event>, usize)> = VecDeque::new();
         let (mut done, mut held) = (0, 0);
@@ -179,13 +191,13 @@ impl Copier {
                 };
                 self.events.extend(event);
                 status = if status == 0 { waited } else { status };
-                link.lane.publish(count);
-                link.lane.flush()?;
+                lane.publish(count);
+                lane.flush()?;
                 held -= count;
                 continue;
             }
-            let count = link.lane.wait_writable(held)?.min(CHUNK_BYTES).min(bytes - done);
-            let into = link.lane.space(held, count);
+            let count = lane.wait_writable(held)?.min(CHUNK_BYTES).min(bytes - done);
+            let into = lane.space(held, count);
             // What the GPU does not fill must not show what was here before.
             if status == 0 {
                 status = (engine.to_host)(into, from + done as u64, count, stream);
@@ -204,7 +216,6 @@ impl Copier {
             held += count;
             done += count;
         }
-        link.lane.write(&status.to_le_bytes())?;
-        link.lane.flush()
+        Ok(status)
     }
 }

@@ -8,7 +8,6 @@ use std::sync::{Condvar, Mutex};
 
 use gpuremote_wire::{Decoder, Encoder, Malformed};
 
-use super::copies::Transfer;
 use super::{calls, text, Server, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::worker::{Link, Outcome};
 
@@ -16,8 +15,6 @@ use crate::worker::{Link, Outcome};
 const PARAMETERS_END: usize = 0;
 const PARAMETERS_AT: usize = 1;
 const PARAMETERS_BYTES: usize = 2;
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
-const CAPTURE_UNSUPPORTED: i32 = 900;
 /// The largest image of GPU programs, in bytes.
 const IMAGE_BYTES: usize = 1 << 30;
 /// The most parameters of a GPU program.
@@ -215,7 +212,7 @@ impl Server {
     }
 
     /// A place in the client's host memory that this process shares, as an address here.
-    fn host_address(link: &Link<'_>, offset: usize, bytes: usize) -> io::Result<*mut u8> {
+    pub fn host_address(link: &Link<'_>, offset: usize, bytes: usize) -> io::Result<*mut u8> {
         let memory = link.host_memory().ok_or(Malformed("this client shares no host memory"))?;
         if offset.checked_add(bytes).is_none_or(|end| end > memory.mapping.length()) {
             return Err(Malformed("a place is outside the client's host memory").into());
@@ -257,73 +254,6 @@ impl Server {
         let mut address = 0;
         let status = run(&mut address, start, 0);
         values.u64(address);
-        Ok(Outcome::Status(status))
-    }
-
-    /// To the GPU: from data after the call, or from host memory that both sides share.
-    pub unsafe fn cu_memcpy_hto_dasync_v2(
-        &mut self,
-        link: &mut Link<'_>,
-        decoder: &mut Decoder<'_>,
-        _: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        let (to, bytes, stream, at_once, shared) =
-            (decoder.u64()?, decoder.usize()?, decoder.u64()?, decoder.u8()? != 0, decoder.u8()? != 0);
-        let offset = decoder.usize()?;
-        decoder.finish()?;
-        let functions = &self.shared.functions;
-        let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
-        let stream = self.shared.handles.get(calls::kinds::CUstream, stream);
-        if !shared {
-            if stream.is_some_and(|stream| self.captures(stream)) {
-                link.lane.skip(bytes)?;
-                return Ok(Outcome::Status(CAPTURE_UNSUPPORTED));
-            }
-            // Without its stream, the data must be taken from the lane all the same.
-            let transfer = Transfer { device: to, bytes, stream: stream.unwrap_or(std::ptr::null_mut()), ended_contexts };
-            let status = self.copier.upload(functions, link, transfer, at_once)?;
-            return Ok(Outcome::Status(if stream.is_none() { INVALID_HANDLE } else { status }));
-        }
-        let Some(stream) = stream else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let from = Self::host_address(link, offset, bytes)?;
-        let status = match (at_once, functions.cuMemcpyHtoD_v2, functions.cuMemcpyHtoDAsync_v2) {
-            (true, Some(run), _) => run(to, from, bytes),
-            (false, _, Some(run)) => run(to, from, bytes, stream),
-            _ => NOT_SUPPORTED,
-        };
-        Ok(Outcome::Status(status))
-    }
-
-    /// From the GPU: as data after the reply, or to host memory that both sides share.
-    pub unsafe fn cu_memcpy_dto_hasync_v2(
-        &mut self,
-        link: &mut Link<'_>,
-        decoder: &mut Decoder<'_>,
-        _: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        let (from, bytes, stream, at_once, shared) =
-            (decoder.u64()?, decoder.usize()?, decoder.u64()?, decoder.u8()? != 0, decoder.u8()? != 0);
-        let offset = decoder.usize()?;
-        decoder.finish()?;
-        let functions = &self.shared.functions;
-        let ended_contexts = self.shared.ended_contexts.load(Ordering::SeqCst);
-        let Some(stream) = self.shared.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        if !shared {
-            if self.captures(stream) {
-                return Ok(Outcome::Status(CAPTURE_UNSUPPORTED));
-            }
-            if !link.replies {
-                return Err(Malformed("data without a reply has nowhere to go").into());
-            }
-            self.copier.download(functions, link, Transfer { device: from, bytes, stream, ended_contexts })?;
-            return Ok(Outcome::Replied);
-        }
-        let to = Self::host_address(link, offset, bytes)?;
-        let status = match (at_once, functions.cuMemcpyDtoH_v2, functions.cuMemcpyDtoHAsync_v2) {
-            (true, Some(run), _) => run(to, from, bytes),
-            (false, _, Some(run)) => run(to, from, bytes, stream),
-            _ => NOT_SUPPORTED,
-        };
         Ok(Outcome::Status(status))
     }
 
@@ -459,12 +389,5 @@ impl Server {
             self.handles.put(calls::kinds::CUgraph, number, graph)?;
         }
         Ok(Outcome::Status(status))
-    }
-
-    /// Whether this stream captures what it is given: data that passes through a lane would be gone when the graph is launched.
-    unsafe fn captures(&self, stream: *mut c_void) -> bool {
-        let mut capturing = 0;
-        self.shared.captures.load(Ordering::SeqCst)
-            && self.functions.cuStreamIsCapturing.is_some_and(|asks| asks(stream, &mut capturing) == 0 && capturing != 0)
     }
 }

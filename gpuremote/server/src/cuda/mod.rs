@@ -3,6 +3,7 @@
 mod copies;
 mod hand;
 mod memory;
+mod transfers;
 
 use std::ffi::{c_void, CString};
 use std::io;
@@ -21,6 +22,7 @@ mod calls {
 }
 
 pub use calls::API;
+pub use copies::Copier;
 
 /// CUDA_ERROR_NO_DEVICE: what programs get where no driver is found.
 pub const NO_DRIVER: i32 = 100;
@@ -92,8 +94,20 @@ impl Api for Server {
         if ends_context(function) {
             self.shared.ended_contexts.fetch_add(1, Ordering::SeqCst);
         }
+        if makes_current(function) && link.lane.shares_memory() {
+            // Pinning takes a millisecond, which counts less beside the making of a context than in a first copy.
+            let ended = self.shared.ended_contexts.load(Ordering::SeqCst);
+            // SAFETY: as above.
+            unsafe { self.copier.prepare(&self.shared.functions, &link.lane, ended) };
+        }
         Ok(outcome)
     }
+}
+
+/// Whether a context may be current after this function that was not before.
+fn makes_current(function: u16) -> bool {
+    use calls::numbers::{cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxPushCurrent_v2, cuCtxSetCurrent};
+    [cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxPushCurrent_v2, cuCtxSetCurrent].contains(&function)
 }
 
 /// Whether a context, with all in it, may end by this function.
