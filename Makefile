@@ -4,6 +4,7 @@
 export GOTOOLCHAIN ?= auto
 # Asked for when first used, because set-up may have just installed it.
 GO = $(or $(go_found),$(eval go_found := $(shell setup/go.sh))$(go_found),go)
+CARGO = $(or $(cargo_found),$(eval cargo_found := $(shell setup/rust.sh))$(cargo_found),cargo)
 # All is compiled in one way, so that programs, their tests and lint share what the build cache has.
 export CGO_ENABLED = 0
 export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
@@ -21,14 +22,14 @@ SMP := internal/fabric/site/infiniband/smp
 UNITS = ./api/... ./bench/... ./cmd/... ./internal/... ./testbed/... ./tools/... ./tests/hostile
 GO_DIRS = $(wildcard api bench cmd internal testbed tests tools)
 # What all tests together need; "make demo" needs less, "make bench" more.
-TEST_PACKAGES = run build demo test guest testbed
-TEST_PARTS = lint unit e2e test-guest test-boot
+TEST_PACKAGES = run build gpu demo test guest testbed
+TEST_PARTS = lint unit test-gpuremote e2e test-guest test-boot
 GUEST_UNITS = ./internal/cgroup ./internal/driver/container ./internal/environment/build ./tests/e2e
 GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|TestAClusterRunsAnMPIJobAndLeavesNothing
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help gpuremote test-gpuremote build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +70,23 @@ smp:
 
 setup: ## install the Debian packages and the Go toolchain for building and testing
 	@setup/install.sh $(TEST_PACKAGES)
+
+# Remote GPUs: what programs load in place of their driver, and the server, in Rust. Each has the name that its users look for.
+GPUREMOTE = .build/gpuremote/release
+gpuremote: ## build the server and the front ends of remote GPUs into bin/gpuremote
+	@setup/install.sh gpu
+	cd gpuremote && $(CARGO) build --locked --release
+	@mkdir -p bin/gpuremote
+	install -m 755 $(GPUREMOTE)/nearmetal-gpu-server $(GPUREMOTE)/nearmetal-gpu-kernels bin/gpuremote/
+	install -m 755 $(GPUREMOTE)/libcuda.so bin/gpuremote/libcuda.so.1
+	install -m 755 $(GPUREMOTE)/libcudart.so bin/gpuremote/libcudart.so.13
+
+# Their tests need no GPU: OpenCL's device is the processor, and CUDA's driver a strict stand-in.
+test-gpuremote: ## format, lint and test only remote GPUs
+	@setup/install.sh gpu
+	cd gpuremote && $(CARGO) fmt --check
+	cd gpuremote && $(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
+	cd gpuremote && $(CARGO) test --locked --workspace --quiet
 
 # Failpoints are built in: crash tests kill the process that they mark. Lint has vetted the code.
 unit: setup member boot smp ## run only unit and conformance tests

@@ -35,12 +35,16 @@ packages=$(wanted "$@") || exit 1
 absent=$(missing $packages | tr '\n' ' ')
 need_go=
 "$here/go.sh" >/dev/null 2>&1 || need_go=yes
-if [ -z "$absent$need_go" ]; then
+need_rust=
+case " $* " in
+*" gpu "*) "$here/rust.sh" >/dev/null 2>&1 || need_rust=yes ;;
+esac
+if [ -z "$absent$need_go$need_rust" ]; then
 	say "everything is installed ($*)"
 	exit 0
 fi
 
-say "will install Debian packages: $absent${need_go:+golang-go (1.21 or later; it fetches Go 1.26 from the module proxy)}"
+say "will install Debian packages: $absent${need_go:+golang-go (1.21 or later; it fetches Go 1.26 from the module proxy) }${need_rust:+cargo (1.85 or later, with clippy and rustfmt)}"
 [ -z "$dry_run" ] || exit 0
 
 sudo=
@@ -113,6 +117,20 @@ install_go() {
 	apt "$@" install --no-install-recommends -t "$codename-backports" golang-go
 	apt update
 }
+# install_rust takes the latest Rust that the machine's sources have. Debian 12 has two, of which one follows what browsers need.
+install_rust() {
+	for packages in "cargo-web rustc-web rust-web-clippy rustfmt-web" "cargo rustc rust-clippy rustfmt"; do
+		candidate=$(LC_ALL=C apt-cache policy "${packages%% *}" | awk '/Candidate:/ { print $2 }')
+		if dpkg --compare-versions "${candidate:-0}" ge 1.85; then
+			say "installing cargo $candidate"
+			apt install --no-install-recommends $packages
+			return
+		fi
+	done
+	die "this machine's sources have no Rust 1.85 or later; install it with clippy and rustfmt"
+}
 [ -z "$need_go" ] || install_go
+[ -z "$need_rust" ] || install_rust
 "$here/go.sh" >/dev/null || die "the installed go command can't build this project; install Go 1.26"
+[ -z "$need_rust" ] || "$here/rust.sh" >/dev/null || die "the installed cargo command can't build gpuremote/; install Rust 1.85"
 say "done"

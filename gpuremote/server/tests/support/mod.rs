@@ -56,6 +56,7 @@ impl Server {
             .args(flags)
             .env("FAKE_CUDA_LOG", scratch.0.join("log"))
             .stdin(Stdio::null())
+            .stderr(std::fs::File::create(scratch.0.join("messages")).unwrap())
             .spawn()
             .unwrap();
         let begun = Instant::now();
@@ -107,7 +108,11 @@ pub fn role() -> Option<String> {
 /// The test of this name, run as a program of its own: it has only the front end, and the server's address.
 pub fn program(test: &str, role: &str, address: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env("GPUREMOTE_ROLE", role).env("NEARMETAL_GPU_SERVER", address);
+    command
+        .stdout(Stdio::null())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("GPUREMOTE_ROLE", role)
+        .env("NEARMETAL_GPU_SERVER", address);
     command
 }
 
