@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! api cuda 1;                       # name and number on the wire
+//! use other;                        # handles of that API are written other.HANDLE
 //! status ok 0 lost 46 malformed 1;  # statuses that the stubs themselves return
 //! handle CUstream 3;                # values below 3 mean something in the API itself, and pass unchanged
 //! fn cuMemAlloc_v2(address: out u64, bytes: usize) sync;
@@ -23,6 +24,10 @@
 //! | `in T[n]`, `in H[n]` | pointer to `n` values (another argument or a number) | the values, or that it was null |
 //! | `out T`, `out T[n]` | pointer | the values, in the reply; null is allowed and filled with nothing |
 //! | `str` | pointer to a C string | its bytes |
+//! | `api.H`, a handle of another API | by value | its number |
+//! | `scalar T`, `scalar T[n]`, `scalar f(x, y)` | pointer | that many bytes, or as many as `f` in the front end's `by_hand` says |
+//! | `result T`, `inout T` | pointer | the bytes in the reply, or both ways |
+//! | `scalar T of h` and so on | pointer, to the GPU's memory where the handle `h` is in device mode | the bytes, or the address |
 //! | `null` | pointer | nothing; anything but null is refused |
 //!
 //! Ways:
@@ -36,13 +41,18 @@
 //! | `manual` | written by hand on both sides; the description gives the number |
 //! | `refused` | returns that the function is not supported |
 //!
+//! A `sync` function with a `result` in device mode is called as an `async` one, as nothing comes back. Modes are what the front end's
+//! `by_hand::in_device_mode(handle)` says.
+//!
 //! After the way: `blocks` (the call may take long, so that others may begin meanwhile), `server` (the server's part is written by hand),
 //! `wrapped` (what programs call is written by hand, around the stub, which is then in `remote`).
 
 mod client;
 mod parse;
+mod read;
 mod server;
 
 pub use client::client;
-pub use parse::{parse, Api, Argument, Function, Length, Type, Way};
+pub use parse::{parse, Api, Argument, ForeignHandle, Function, Length, Scalars, Type, Way};
+pub use read::{read, write_front_end};
 pub use server::server;

@@ -11,6 +11,8 @@ pub struct Api {
     pub statuses: Statuses,
     /// Its kinds of handles, with the first value that is a handle; smaller ones mean something in the API itself.
     pub handles: Vec<(String, u64)>,
+    /// APIs whose handles it uses.
+    pub others: Vec<Api>,
     /// Its functions. Their places are their numbers on the wire.
     pub functions: Vec<Function>,
 }
@@ -28,6 +30,10 @@ pub struct Statuses {
     pub handle: i32,
     /// The function is not supported.
     pub unsupported: i32,
+    /// The server has no library for the API.
+    pub missing: i32,
+    /// An earlier call of another API has failed, for which its caller did not wait.
+    pub failed: i32,
 }
 
 /// A function.
@@ -81,6 +87,34 @@ pub enum Type {
     Out(String, Length),
     Text,
     Null,
+    Foreign(ForeignHandle),
+    Scalars(Scalars),
+}
+
+/// A kind of handles of another API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignHandle {
+    /// The other API's name.
+    pub api: String,
+    /// The handle's name there.
+    pub name: String,
+    /// Its place among the handles of that API.
+    pub kind: usize,
+    /// The first value that is a handle.
+    pub first: u64,
+}
+
+/// Numbers that a library reads or writes by a pointer: in host memory, or on the GPU, as the mode of a handle says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scalars {
+    /// Whether the library reads them.
+    pub read: bool,
+    /// Whether the library writes them.
+    pub written: bool,
+    /// How many bytes they take: a number, or a call of a function in the front end's `by_hand`.
+    pub bytes: String,
+    /// The handle whose mode says where they are. None: always in host memory.
+    pub handle: Option<String>,
 }
 
 /// How many values an array has.
@@ -94,16 +128,29 @@ pub enum Length {
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "usize"];
 
-/// Reads a description. An error names the statement and what is wrong with it.
+/// Reads a description that uses no other. An error names the statement and what is wrong with it.
 pub fn parse(text: &str) -> Result<Api, String> {
+    parse_among(text, &|name| Err(format!("there is no description of {name}")))
+}
+
+/// Reads a description; `other` finds those of APIs that it uses.
+pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String>) -> Result<Api, String> {
     let bare: String = text.lines().map(|line| line.split('#').next().unwrap_or("")).collect::<Vec<_>>().join("\n");
-    let mut api = Api { name: String::new(), number: 0, statuses: Statuses::default(), handles: Vec::new(), functions: Vec::new() };
+    let mut api = Api {
+        name: String::new(),
+        number: 0,
+        statuses: Statuses::default(),
+        handles: Vec::new(),
+        others: Vec::new(),
+        functions: Vec::new(),
+    };
     for statement in bare.split(';').map(str::trim).filter(|s| !s.is_empty()) {
         let (word, rest) = statement.split_once(char::is_whitespace).unwrap_or((statement, ""));
         let read = match word {
             "api" => read_api(&mut api, rest),
             "status" => read_statuses(&mut api.statuses, rest),
             "handle" => read_handle(&mut api, rest),
+            "use" => other(rest.trim()).map(|used| api.others.push(used)),
             "fn" => read_function(&api, rest).map(|function| api.functions.push(function)),
             "refused" => {
                 for name in rest.split_whitespace() {
@@ -119,7 +166,7 @@ pub fn parse(text: &str) -> Result<Api, String> {
                 }
                 Ok(())
             }
-            _ => Err("it begins with none of api, status, handle, fn, refused".to_owned()),
+            _ => Err("it begins with none of api, status, use, handle, fn, refused".to_owned()),
         };
         read.map_err(|why| format!("in the statement \"{statement}\": {why}"))?;
     }
@@ -149,6 +196,8 @@ fn read_statuses(statuses: &mut Statuses, rest: &str) -> Result<(), String> {
             "invalid" => &mut statuses.invalid,
             "handle" => &mut statuses.handle,
             "unsupported" => &mut statuses.unsupported,
+            "missing" => &mut statuses.missing,
+            "failed" => &mut statuses.failed,
             _ => return Err(format!("{name} is no status that stubs return")),
         } = value;
     }
@@ -166,7 +215,7 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
     let (name, rest) = rest.split_once('(').ok_or("an argument list is missing")?;
     let (list, words) = rest.rsplit_once(')').ok_or("the argument list has no end")?;
     let mut arguments = Vec::new();
-    for argument in list.split(',').map(str::trim).filter(|a| !a.is_empty()) {
+    for argument in split_list(list).into_iter().map(str::trim).filter(|a| !a.is_empty()) {
         let (name, r#type) = argument.split_once(':').ok_or(format!("the argument \"{argument}\" has no type"))?;
         arguments.push(Argument { name: name.trim().to_owned(), r#type: read_type(api, r#type.trim())? });
     }
@@ -194,10 +243,21 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
     Ok(function)
 }
 
+/// The parts between commas that are in no brackets.
+fn split_list(list: &str) -> Vec<&str> {
+    let mut depth = 0;
+    list.split(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    })
+    .collect()
+}
+
 fn check(function: &Function) -> Result<(), String> {
     let waits = matches!(function.way, Way::Sync | Way::Cached);
     for argument in &function.arguments {
-        if matches!(argument.r#type, Type::Out(..)) && function.way == Way::Async {
+        let written = matches!(&argument.r#type, Type::Out(..) | Type::Scalars(Scalars { written: true, .. }));
+        if written && function.way == Way::Async {
             return Err(format!("{} comes in a reply, for which an async function does not wait", argument.name));
         }
         if let Type::In(_, Length::Argument(of)) | Type::InHandles(_, Length::Argument(of)) | Type::Out(_, Length::Argument(of)) =
@@ -235,6 +295,7 @@ fn read_type(api: &Api, text: &str) -> Result<Type, String> {
         None if text == "str" => Ok(Type::Text),
         None if text == "null" => Ok(Type::Null),
         None if is_handle(text) => Ok(Type::Handle(text.to_owned())),
+        None if text.contains('.') => read_foreign(api, text),
         None => Ok(Type::Scalar(scalar(text)?)),
         Some(("new", name)) => Ok(Type::New(named(name)?)),
         Some(("free", name)) => Ok(Type::Free(named(name)?)),
@@ -249,7 +310,42 @@ fn read_type(api: &Api, text: &str) -> Result<Type, String> {
             let (name, length) = read_array(what)?;
             Ok(Type::Out(scalar(name)?, length))
         }
+        Some(("scalar", what)) => read_scalars(what, true, false),
+        Some(("result", what)) => read_scalars(what, false, true),
+        Some(("inout", what)) => read_scalars(what, true, true),
         Some(_) => Err(format!("\"{text}\" is no type")),
+    }
+}
+
+fn read_foreign(api: &Api, text: &str) -> Result<Type, String> {
+    let (of, name) = text.split_once('.').ok_or("write: API.HANDLE")?;
+    let other = api.others.iter().find(|other| other.name == of).ok_or(format!("write \"use {of}\" first"))?;
+    let kind = other.handles.iter().position(|(handle, _)| handle == name).ok_or(format!("{text} is no handle"))?;
+    Ok(Type::Foreign(ForeignHandle { api: of.to_owned(), name: name.to_owned(), kind, first: other.handles[kind].1 }))
+}
+
+fn read_scalars(text: &str, read: bool, written: bool) -> Result<Type, String> {
+    let (what, handle) = match text.split_once(" of ") {
+        Some((what, handle)) => (what.trim(), Some(handle.trim().to_owned())),
+        None => (text.trim(), None),
+    };
+    let bytes = if what.ends_with(')') {
+        what.to_owned()
+    } else {
+        let (name, length) = read_array(what)?;
+        let Length::Fixed(count) = length else { return Err(format!("{what} has no fixed length")) };
+        (scalar_bytes(name)? * count).to_string()
+    };
+    Ok(Type::Scalars(Scalars { read, written, bytes, handle }))
+}
+
+fn scalar_bytes(name: &str) -> Result<usize, String> {
+    match name {
+        "u8" | "i8" => Ok(1),
+        "u16" | "i16" => Ok(2),
+        "u32" | "i32" | "f32" => Ok(4),
+        "u64" | "i64" | "f64" | "usize" => Ok(8),
+        _ => Err(format!("{name} is no number")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::parse::{Api, Function, Length, Type, Way};
+use crate::parse::{Api, Function, Length, Scalars, Type, Way};
 
 /// The server's Rust code: `Functions`, the library's functions by name, and `dispatch`, which runs one call.
 ///
@@ -13,6 +13,9 @@ pub fn server(api: &Api) -> String {
         String::from("use std::ffi::c_void;\nuse gpuremote_wire::{Decoder, Encoder, Malformed};\nuse super::{Outcome, Server};\n");
     let handle_kinds = api.handles.len();
     let _ = writeln!(code, "/// The API's number on the wire.\npub const API: u8 = {};", api.number);
+    let s = &api.statuses;
+    let _ = writeln!(code, "/// The status where the API's library is missing.\npub const MISSING: i32 = {};", s.missing);
+    let _ = writeln!(code, "/// The status after a failed call of another API.\npub const FAILED: i32 = {};", s.failed);
     let _ = writeln!(code, "/// The first value of each kind that is a handle.\npub const FIRST_HANDLES: [u64; {handle_kinds}] = [");
     for (_, first) in &api.handles {
         let _ = write!(code, "{first}, ");
@@ -77,7 +80,7 @@ fn snake(name: &str) -> String {
 fn c_type(r#type: &Type) -> String {
     match r#type {
         Type::Scalar(name) => name.clone(),
-        Type::Handle(_) | Type::Free(_) => "*mut c_void".into(),
+        Type::Handle(_) | Type::Free(_) | Type::Foreign(_) | Type::Scalars(_) => "*mut c_void".into(),
         Type::New(_) => "*mut *mut c_void".into(),
         Type::In(name, _) => format!("*const {name}"),
         Type::InHandles(..) => "*const *mut c_void".into(),
@@ -105,7 +108,9 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
         let name = &argument.name;
         let _ = match &argument.r#type {
             Type::Scalar(scalar) => writeln!(code, "            let {name} = decoder.{scalar}()?;"),
-            Type::Handle(_) | Type::Free(_) | Type::New(_) => writeln!(code, "            let {name}_number = decoder.u64()?;"),
+            Type::Handle(_) | Type::Free(_) | Type::New(_) | Type::Foreign(_) => {
+                writeln!(code, "            let {name}_number = decoder.u64()?;")
+            }
             Type::Out(..) => writeln!(code, "            let wants_{name} = decoder.u8()? != 0;"),
             _ => Ok(()),
         };
@@ -123,6 +128,10 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
                 "            let Some({name}_values) = super::handle_array(decoder, {}, &server.handles, kinds::{kind})? else {{ return Ok(Outcome::Status({})) }};\n            let {name} = {name}_values.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());",
                 count(of),
                 api.statuses.handle
+            ),
+            Type::Scalars(Scalars { read, .. }) => writeln!(
+                code,
+                "            let mut {name}_scalars = crate::library::Scalars::take(decoder, {read})?;\n            let {name} = {name}_scalars.pointer();"
             ),
             Type::Text => writeln!(
                 code,
@@ -145,6 +154,11 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
                 code,
                 "            let Some({name}) = server.handles.get(kinds::{kind}, {name}_number) else {{ return Ok(Outcome::Status({})) }};",
                 api.statuses.handle
+            ),
+            Type::Foreign(handle) => writeln!(
+                code,
+                "            let Some({name}) = server.{}.handles().get(crate::{}::kinds::{}, {name}_number) else {{ return Ok(Outcome::Status({})) }};",
+                handle.api, handle.api, handle.name, api.statuses.handle
             ),
             Type::Free(kind) => writeln!(
                 code,
@@ -171,6 +185,7 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
                 "            if status == {} {{ server.handles.put(kinds::{kind}, {name}_number, new_{name})?; }}",
                 api.statuses.ok
             ),
+            Type::Scalars(Scalars { written: true, .. }) => writeln!(code, "            {name}_scalars.put(encoder);"),
             Type::Out(scalar, _) => writeln!(code, "            for value in {name}_values {{ encoder.{scalar}(value); }}"),
             _ => Ok(()),
         };
