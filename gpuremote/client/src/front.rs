@@ -1,11 +1,12 @@
 //! A front end: what the stubs of an API call.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock};
 
 use gpuremote_transport::Address;
 use gpuremote_wire::{Decoder, Encoder, Malformed, TOKEN_BYTES};
 
+use crate::channel::Channel;
 use crate::handles::{HandleKind, Handles};
 use crate::session::{Failure, Session};
 
@@ -36,31 +37,72 @@ pub struct Entry(pub *const ());
 // SAFETY: the address of a function, which is the same for all threads.
 unsafe impl Sync for Entry {}
 
+/// An answer that never changes: the status and the values.
+type Kept = (i32, Vec<u8>);
+
+/// A front end's way to the server.
+enum Way {
+    /// The process's session, which opens at the first call.
+    Session(OnceLock<Result<Session, Failure>>),
+    /// The session of another front end, which is found at the first call.
+    Channel(OnceLock<Result<&'static Channel, Failure>>),
+}
+
 /// A front end.
 pub struct Front {
     api: u8,
     statuses: Statuses,
     handles: Handles,
-    session: OnceLock<Result<Session, Failure>>,
+    way: Way,
+    kept: Mutex<HashMap<Vec<u8>, Kept>>,
     refused: Mutex<HashSet<&'static str>>,
 }
 
 impl Front {
     /// A front end that opens its session at the first call.
     pub fn new(api: u8, statuses: Statuses) -> Self {
-        Front { api, statuses, handles: Handles::default(), session: OnceLock::new(), refused: Mutex::default() }
+        Self::by(Way::Session(OnceLock::new()), api, statuses)
     }
 
-    /// The session. Why there is none is told once, on standard error.
+    /// A front end that uses the session of the front end of CUDA's driver in this process.
+    pub fn beside_cuda(api: u8, statuses: Statuses) -> Self {
+        Self::by(Way::Channel(OnceLock::new()), api, statuses)
+    }
+
+    fn by(way: Way, api: u8, statuses: Statuses) -> Self {
+        Front { api, statuses, handles: Handles::default(), way, kept: Mutex::default(), refused: Mutex::default() }
+    }
+
+    /// The session, which a front end beside another has not got. Why there is none is told once, on standard error.
     pub fn session(&self) -> Result<&Session, Failure> {
-        let session = self.session.get_or_init(|| {
-            let opened = from_environment();
-            if let Err(failure) = &opened {
-                eprintln!("nearmetal-gpu: {failure}");
-            }
-            opened
-        });
-        session.as_ref().map_err(Clone::clone)
+        match &self.way {
+            Way::Session(session) => session.get_or_init(|| told(from_environment())).as_ref().map_err(Clone::clone),
+            Way::Channel(_) => Err(Failure("the session is another front end's".into())),
+        }
+    }
+
+    fn send(&self, function: u16, arguments: impl FnOnce(&mut Encoder)) -> Result<(), Failure> {
+        match &self.way {
+            Way::Session(_) => self.session()?.post(self.api, function, arguments, None),
+            Way::Channel(channel) => found(channel)?.post_arguments(self.api, function, arguments),
+        }
+    }
+
+    /// Calls and waits: status, deferred status, and what `read` makes of them and the values.
+    fn transact<T>(
+        &self,
+        function: u16,
+        arguments: impl FnOnce(&mut Encoder),
+        read: impl FnOnce(i32, i32, &[u8]) -> Result<T, Malformed>,
+    ) -> Result<T, Failure> {
+        match &self.way {
+            Way::Session(_) => self.session()?.call(self.api, function, arguments, None, |lane, reply| {
+                read(reply.status, reply.deferred, lane.values()).map_err(Into::into)
+            }),
+            Way::Channel(channel) => found(channel)?
+                .call_arguments(self.api, function, arguments, |reply, values| read(reply.status, reply.deferred, values))?
+                .map_err(|malformed| Failure(malformed.to_string())),
+        }
     }
 
     /// The API's number on the wire.
@@ -102,7 +144,7 @@ impl Front {
 
     /// Calls without waiting.
     pub fn post(&self, function: u16, arguments: impl FnOnce(&mut Encoder)) -> i32 {
-        self.settle(self.session().and_then(|session| session.post(self.api, function, arguments, None)).map(|()| self.statuses.ok))
+        self.settle(self.send(function, arguments).map(|()| self.statuses.ok))
     }
 
     /// Calls without waiting; the data follows.
@@ -128,13 +170,12 @@ impl Front {
         arguments: impl FnOnce(&mut Encoder),
         decode: impl FnOnce(&mut Decoder<'_>) -> Result<(), Malformed>,
     ) -> i32 {
-        let called = self.session().and_then(|session| {
-            session.call(self.api, function, arguments, None, |lane, reply| {
-                if reply.status == self.statuses.ok {
-                    lane.decode(decode)?;
-                }
-                Ok(if reply.status == self.statuses.ok && reply.deferred != 0 { reply.deferred } else { reply.status })
-            })
+        let called = self.transact(function, arguments, |status, deferred, values| {
+            if status != self.statuses.ok {
+                return Ok(status);
+            }
+            decoded(values, decode)?;
+            Ok(if deferred != 0 { deferred } else { status })
         });
         self.settle(called)
     }
@@ -146,27 +187,18 @@ impl Front {
         arguments: impl FnOnce(&mut Encoder),
         decode: impl FnOnce(&mut Decoder<'_>) -> Result<(), Malformed>,
     ) -> i32 {
-        let asked = self.session().and_then(|session| {
-            let mut key = Encoder::default();
-            key.u8(self.api);
-            key.u16(function);
-            arguments(&mut key);
-            let kept = session.kept.lock().expect("no one panics with this lock").get(key.bytes()).cloned();
-            let (status, values) = match kept {
-                Some(kept) => kept,
-                None => {
-                    let arguments = |encoder: &mut Encoder| encoder.raw(&key.bytes()[3..]);
-                    let answer =
-                        session.call(self.api, function, arguments, None, |lane, reply| Ok((reply.status, lane.values().to_vec())))?;
-                    if answer.0 == self.statuses.ok {
-                        session.kept.lock().expect("no one panics with this lock").insert(key.bytes().to_vec(), answer.clone());
-                    }
-                    answer
-                }
-            };
+        let mut key = Encoder::default();
+        key.u16(function);
+        arguments(&mut key);
+        let kept = self.kept.lock().expect("no one panics with this lock").get(key.bytes()).cloned();
+        let answer = match kept {
+            Some(kept) => Ok(kept),
+            None => self.transact(function, |encoder| encoder.raw(&key.bytes()[2..]), |status, _, values| Ok((status, values.to_vec()))),
+        };
+        let asked = answer.and_then(|(status, values)| {
             if status == self.statuses.ok {
-                let mut decoder = Decoder::new(&values);
-                decode(&mut decoder).and_then(|()| decoder.finish()).map_err(|malformed| Failure(malformed.to_string()))?;
+                decoded(&values, decode).map_err(|malformed| Failure(malformed.to_string()))?;
+                self.kept.lock().expect("no one panics with this lock").insert(key.bytes().to_vec(), (status, values));
             }
             Ok(status)
         });
@@ -208,6 +240,25 @@ impl Front {
         });
         self.settle(fetched)
     }
+}
+
+fn decoded<T>(values: &[u8], decode: impl FnOnce(&mut Decoder<'_>) -> Result<T, Malformed>) -> Result<T, Malformed> {
+    let mut decoder = Decoder::new(values);
+    let value = decode(&mut decoder)?;
+    decoder.finish()?;
+    Ok(value)
+}
+
+fn found(channel: &OnceLock<Result<&'static Channel, Failure>>) -> Result<&'static Channel, Failure> {
+    channel.get_or_init(|| told(Channel::find())).clone()
+}
+
+/// Says on standard error why there is no way to the server.
+fn told<T>(opened: Result<T, Failure>) -> Result<T, Failure> {
+    if let Err(failure) = &opened {
+        eprintln!("nearmetal-gpu: {failure}");
+    }
+    opened
 }
 
 fn from_environment() -> Result<Session, Failure> {

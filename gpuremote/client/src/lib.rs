@@ -2,16 +2,20 @@
 //! never change.
 
 mod arena;
+mod channel;
 mod flusher;
 mod front;
 mod handles;
 mod lane;
+mod notes;
 mod session;
 mod stripes;
 
 pub use arena::Arena;
+pub use channel::{Channel, ChannelCall, ChannelReply, FindChannel, TakeValues, CHANNEL_VERSION};
 pub use front::{Entry, Front, Statuses};
 pub use gpuremote_wire as wire;
 pub use handles::{HandleKind, Handles};
 pub use lane::ClientLane;
+pub use notes::Notes;
 pub use session::{Failure, Session};

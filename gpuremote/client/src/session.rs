@@ -1,7 +1,6 @@
 //! A session with the server: one for each process.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -33,9 +32,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// An answer that never changes: the status and the values.
-pub(crate) type Kept = (i32, Vec<u8>);
-
 /// A session with the server.
 pub struct Session {
     address: Address,
@@ -50,7 +46,6 @@ pub struct Session {
     stripes: Mutex<Option<Stripes>>,
     /// The first lane stays when its thread ends, so that the session does, too.
     anchor: Mutex<Option<Arc<Mutex<ClientLane>>>>,
-    pub(crate) kept: Mutex<HashMap<Vec<u8>, Kept>>,
 }
 
 thread_local! {
@@ -77,7 +72,6 @@ impl Session {
             arena,
             stripes: Mutex::default(),
             anchor: Mutex::default(),
-            kept: Mutex::default(),
         };
         let first = session.keep(lane);
         *session.anchor.lock().expect("no one panics with this lock") = Some(first);

@@ -3,6 +3,7 @@
 //! The environment says where the server is: `NEARMETAL_GPU_SERVER` (`unix:PATH` or `tcp:HOST:PORT`) and `NEARMETAL_GPU_TOKEN_FILE`.
 
 mod by_hand;
+mod channel;
 mod contexts;
 mod copies;
 mod images;
