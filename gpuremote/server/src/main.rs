@@ -2,6 +2,7 @@
 
 mod cuda;
 mod handles;
+mod library;
 mod listen;
 mod options;
 mod order;

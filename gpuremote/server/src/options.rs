@@ -3,6 +3,8 @@
 use gpuremote_transport::Address;
 use gpuremote_wire::TOKEN_BYTES;
 
+use crate::library::KINDS;
+
 pub const HELP: &str = "\
 nearmetal-gpu-server runs the GPU calls of clients on this host's GPUs, each client in a process of its own.
 
@@ -11,6 +13,7 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
   --listen ADDRESS      unix:PATH (shared memory, for clients on this host) or tcp:HOST:PORT; may be repeated
   --token-file FILE     the token that clients must have: 64 hexadecimal digits
   --cuda LIBRARY        CUDA's driver (default libcuda.so.1)
+  --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
   --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
   --help                print this
 ";
@@ -22,13 +25,21 @@ pub struct Options {
     pub token: [u8; TOKEN_BYTES],
     pub token_file: Option<String>,
     pub cuda: String,
+    /// Files of CUDA's libraries, in the order of their kinds; none where it is the usual one.
+    pub libraries: [Option<String>; KINDS.len()],
     /// GPU memory that each client may have, in bytes.
     pub memory_bytes: u64,
 }
 
 pub fn read(arguments: Vec<String>) -> Result<Options, String> {
-    let mut options =
-        Options { listen: Vec::new(), token: [0; TOKEN_BYTES], token_file: None, cuda: "libcuda.so.1".into(), memory_bytes: u64::MAX };
+    let mut options = Options {
+        listen: Vec::new(),
+        token: [0; TOKEN_BYTES],
+        token_file: None,
+        cuda: "libcuda.so.1".into(),
+        libraries: [const { None }; KINDS.len()],
+        memory_bytes: u64::MAX,
+    };
     let mut rest = arguments.into_iter();
     while let Some(argument) = rest.next() {
         let (flag, value) = match argument.split_once('=') {
@@ -51,16 +62,32 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
                     .ok_or(format!("--token-file {path}: the file does not hold 64 hexadecimal digits"))?;
                 options.token_file = Some(path);
             }
+            library if library_kind(library).is_some() => {
+                options.libraries[library_kind(library).expect("it was found")] = Some(value()?);
+            }
             _ => return Err(format!("unknown flag {flag}; see --help")),
         }
     }
     Ok(options)
 }
 
+/// The kind of CUDA's libraries that a flag names.
+fn library_kind(flag: &str) -> Option<usize> {
+    KINDS.iter().position(|kind| flag.strip_prefix("--") == Some(kind.name))
+}
+
 impl Options {
+    /// The file of a kind of CUDA's libraries.
+    pub fn library(&self, kind: usize) -> &str {
+        self.libraries[kind].as_deref().unwrap_or(KINDS[kind].file)
+    }
+
     /// What a worker needs to know of these.
     pub fn for_worker(&self) -> Vec<String> {
         let mut arguments = vec!["--cuda".to_owned(), self.cuda.clone()];
+        for (kind, file) in KINDS.iter().zip(&self.libraries) {
+            arguments.extend(file.iter().flat_map(|file| [format!("--{}", kind.name), file.clone()]));
+        }
         if self.memory_bytes != u64::MAX {
             arguments.extend(["--memory-mib".to_owned(), (self.memory_bytes >> 20).to_string()]);
         }

@@ -13,6 +13,7 @@ use gpuremote_wire::{session_calls, Call, Decoder, Encoder, Malformed, Reply, We
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::cuda;
+use crate::library::{self, Libraries};
 use crate::listen::{BY_UNIX, STRIPE};
 use crate::options::Options;
 use crate::order::Order;
@@ -22,6 +23,9 @@ use crate::output::Output;
 pub trait Api {
     /// Whether others may begin while this function runs.
     fn blocks(&self, function: u16) -> bool;
+
+    /// The status that tells of a failed call of another API, for which its caller did not wait.
+    fn failed(&self) -> i32;
 
     /// Runs a call: it takes its arguments from the decoder, and data that follows them from the link's lane.
     fn run(&mut self, link: &mut Link<'_>, function: u16, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome>;
@@ -33,6 +37,10 @@ struct Missing(i32);
 impl Api for Missing {
     fn blocks(&self, _: u16) -> bool {
         false
+    }
+
+    fn failed(&self) -> i32 {
+        self.0
     }
 
     fn run(&mut self, _: &mut Link<'_>, _: u16, _: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
@@ -64,18 +72,29 @@ pub struct Session {
     host_memory: OnceLock<HostMemory>,
     stripes: Mutex<Vec<mpsc::Sender<StripeJob>>>,
     cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
+    libraries: Libraries,
 }
 
 impl Session {
     /// A lane's part of an API. The first lane that needs it loads its library.
     fn open(&self, api: u8) -> io::Result<Box<dyn Api>> {
         match api {
-            cuda::API => match self.cuda.get_or_init(|| told(cuda::Shared::load(&self.options)).map(Arc::new)) {
-                Ok(shared) => Ok(Box::new(cuda::Server::new(Arc::clone(shared)))),
-                Err(_) => Ok(Box::new(Missing(cuda::NO_DRIVER))),
+            cuda::API => match self.cuda() {
+                Some(shared) => Ok(Box::new(cuda::Server::new(Arc::clone(shared)))),
+                None => Ok(Box::new(Missing(cuda::MISSING))),
             },
-            _ => Err(Malformed("there is no such API").into()),
+            _ => self.open_library(api),
         }
+    }
+
+    fn cuda(&self) -> Option<&Arc<cuda::Shared>> {
+        self.cuda.get_or_init(|| told(cuda::Shared::load(&self.options)).map(Arc::new)).as_ref().ok()
+    }
+
+    fn open_library(&self, api: u8) -> io::Result<Box<dyn Api>> {
+        let kind = library::KINDS.iter().position(|kind| kind.api == api).ok_or(Malformed("there is no such API"))?;
+        let lane = self.cuda().and_then(|cuda| self.libraries.lane(kind, self.options.library(kind), cuda));
+        Ok(lane.unwrap_or_else(|| Box::new(Missing(library::KINDS[kind].missing))))
     }
 }
 
@@ -102,7 +121,11 @@ pub struct Link<'a> {
     session: &'a Session,
     /// Whether the client waits.
     pub replies: bool,
-    deferred: i32,
+    /// The call's API, and its status that tells of failures of others.
+    api: u8,
+    failed: i32,
+    /// The first failure that the client has not been told of: of which API, and its status.
+    deferred: Option<(u8, i32)>,
 }
 
 impl Link<'_> {
@@ -120,12 +143,15 @@ impl Link<'_> {
 
     /// Replies. Nothing is sent before [`Lane::flush`].
     pub fn reply(&mut self, status: i32, values: &[u8]) -> io::Result<()> {
-        let reply = Reply {
-            length: values.len() as u32,
-            status,
-            deferred: std::mem::take(&mut self.deferred),
-            output_bytes: self.session.output.waiting(),
+        let deferred = match self.deferred.take() {
+            Some((api, status)) if api == self.api => status,
+            Some((api, status)) => {
+                eprintln!("nearmetal-gpu-server: a call of API {api}, for which its client did not wait, failed with status {status}");
+                self.failed
+            }
+            None => 0,
         };
+        let reply = Reply { length: values.len() as u32, status, deferred, output_bytes: self.session.output.waiting() };
         self.lane.write(&reply.to_bytes())?;
         self.lane.write(values)
     }
@@ -135,8 +161,8 @@ impl Link<'_> {
             self.reply(status, values)?;
             return self.lane.flush();
         }
-        if self.deferred == 0 {
-            self.deferred = status;
+        if status != 0 && self.deferred.is_none() {
+            self.deferred = Some((self.api, status));
         }
         Ok(())
     }
@@ -158,6 +184,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         host_memory: OnceLock::new(),
         stripes: Mutex::default(),
         cuda: OnceLock::new(),
+        libraries: Libraries::default(),
     });
     watch(&session, &control).map_err(|error| format!("a session ended: {error}"))
 }
@@ -239,7 +266,7 @@ fn begin(session: &Arc<Session>, by: u8, socket: OwnedFd) -> io::Result<()> {
 }
 
 fn serve(session: &Session, lane: Lane) -> io::Result<()> {
-    let mut link = Link { lane, session, replies: false, deferred: 0 };
+    let mut link = Link { lane, session, replies: false, api: session_calls::API, failed: 0, deferred: None };
     let mut apis: HashMap<u8, Box<dyn Api>> = HashMap::from([(session_calls::API, Box::new(SessionCalls) as Box<dyn Api>)]);
     let mut arguments = Vec::new();
     let mut values = Encoder::default();
@@ -264,7 +291,7 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
         if blocks {
             session.order.pass();
         }
-        link.replies = call.replies;
+        (link.replies, link.api, link.failed) = (call.replies, call.api, api.failed());
         values.clear();
         let outcome = api.run(&mut link, call.function, &mut Decoder::new(&arguments), &mut values)?;
         if !blocks {
@@ -282,6 +309,10 @@ struct SessionCalls;
 impl Api for SessionCalls {
     fn blocks(&self, _: u16) -> bool {
         false
+    }
+
+    fn failed(&self) -> i32 {
+        0
     }
 
     fn run(&mut self, link: &mut Link<'_>, function: u16, _: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {

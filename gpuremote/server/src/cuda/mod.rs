@@ -21,11 +21,9 @@ mod calls {
     include!(concat!(env!("OUT_DIR"), "/cuda.rs"));
 }
 
-pub use calls::API;
+pub use calls::{kinds, API, FAILED, MISSING};
 pub use copies::Copier;
 
-/// CUDA_ERROR_NO_DEVICE: what programs get where no driver is found.
-pub const NO_DRIVER: i32 = 100;
 const INVALID_VALUE: i32 = 1;
 const OUT_OF_MEMORY: i32 = 2;
 const INVALID_HANDLE: i32 = 400;
@@ -61,6 +59,11 @@ impl Shared {
             _library: library,
         })
     }
+
+    /// What numbers stand for, for other APIs that use them.
+    pub fn handles(&self) -> &Handles {
+        &self.handles
+    }
 }
 
 impl std::ops::Deref for Server {
@@ -86,6 +89,10 @@ impl Server {
 impl Api for Server {
     fn blocks(&self, function: u16) -> bool {
         calls::blocks(function)
+    }
+
+    fn failed(&self) -> i32 {
+        FAILED
     }
 
     fn run(&mut self, link: &mut Link<'_>, function: u16, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
@@ -117,7 +124,7 @@ fn ends_context(function: u16) -> bool {
 }
 
 /// So many values of this size fit a message.
-fn bounded(count: usize, size: usize) -> Result<usize, Malformed> {
+pub(crate) fn bounded(count: usize, size: usize) -> Result<usize, Malformed> {
     match count.checked_mul(size) {
         Some(bytes) if bytes <= MAX_ARGUMENT_BYTES => Ok(count),
         _ => Err(Malformed("an array is too long")),
@@ -125,7 +132,7 @@ fn bounded(count: usize, size: usize) -> Result<usize, Malformed> {
 }
 
 /// An array, or none where the client gave a null pointer.
-fn array<T>(
+pub(crate) fn array<T>(
     decoder: &mut Decoder<'_>,
     count: usize,
     size: usize,
@@ -139,7 +146,7 @@ fn array<T>(
 
 /// An array of handles. The outer none: a number stands for nothing.
 #[allow(dead_code)]
-fn handle_array(
+pub(crate) fn handle_array(
     decoder: &mut Decoder<'_>,
     count: usize,
     handles: &Handles,
@@ -149,6 +156,6 @@ fn handle_array(
     Ok(numbers.into_iter().map(|number| handles.get(kind, number)).collect::<Option<_>>().map(Some))
 }
 
-fn text(decoder: &mut Decoder<'_>) -> Result<CString, Malformed> {
+pub(crate) fn text(decoder: &mut Decoder<'_>) -> Result<CString, Malformed> {
     CString::new(decoder.bytes_counted()?).map_err(|_| Malformed("a text has a zero byte"))
 }
