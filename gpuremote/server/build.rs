@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// Descriptions, by name.
-const APIS: [&str; 2] = ["cuda", "cublas"];
+const APIS: [&str; 5] = ["cuda", "cublas", "cufft", "curand", "cusparse"];
 const DIRECTORY: &str = "../describe/apis";
 
 fn main() {

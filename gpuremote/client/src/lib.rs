@@ -3,6 +3,7 @@
 
 mod arena;
 mod channel;
+mod data_type;
 mod flusher;
 mod front;
 mod handles;
@@ -13,6 +14,7 @@ mod stripes;
 
 pub use arena::Arena;
 pub use channel::{Channel, ChannelCall, ChannelReply, FindChannel, TakeValues, CHANNEL_VERSION};
+pub use data_type::data_type_bytes;
 pub use front::{Entry, Front, Statuses};
 pub use gpuremote_wire as wire;
 pub use handles::{HandleKind, Handles};

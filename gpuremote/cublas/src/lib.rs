@@ -3,12 +3,13 @@
 //! It has the session of the process's `libcuda.so.1`, whose streams and memory its calls name.
 
 mod by_hand;
+mod copies;
 
 use std::sync::OnceLock;
 
 use gpuremote_client::Front;
 
-#[allow(clippy::all, non_upper_case_globals, non_snake_case)]
+#[allow(clippy::all, dead_code, non_upper_case_globals, non_snake_case)]
 mod stubs {
     include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 }

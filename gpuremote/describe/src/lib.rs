@@ -41,6 +41,9 @@
 //! | `manual` | written by hand on both sides; the description gives the number |
 //! | `refused` | returns that the function is not supported |
 //!
+//! `family SD S f32, D f64` and `each SD fn x*scal(n: int, a: scalar *) async wide` describe four functions: each member's letter and type are
+//! put in the place of `*`, and a `wide` function has a twin `_64` whose `int` are of 64 bits, not 32.
+//!
 //! A `sync` function with a `result` in device mode is called as an `async` one, as nothing comes back. Modes are what the front end's
 //! `by_hand::in_device_mode(handle)` says.
 //!

@@ -144,6 +144,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
         others: Vec::new(),
         functions: Vec::new(),
     };
+    let mut families = Vec::new();
     for statement in bare.split(';').map(str::trim).filter(|s| !s.is_empty()) {
         let (word, rest) = statement.split_once(char::is_whitespace).unwrap_or((statement, ""));
         let read = match word {
@@ -151,7 +152,9 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
             "status" => read_statuses(&mut api.statuses, rest),
             "handle" => read_handle(&mut api, rest),
             "use" => other(rest.trim()).map(|used| api.others.push(used)),
-            "fn" => read_function(&api, rest).map(|function| api.functions.push(function)),
+            "fn" => read_functions(&mut api, rest),
+            "family" => read_family(&mut families, rest),
+            "each" => read_each(&mut api, &families, rest),
             "refused" => {
                 for name in rest.split_whitespace() {
                     let name = name.to_owned();
@@ -166,7 +169,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
                 }
                 Ok(())
             }
-            _ => Err("it begins with none of api, status, use, handle, fn, refused".to_owned()),
+            _ => Err("it begins with none of api, status, use, handle, family, fn, each, refused".to_owned()),
         };
         read.map_err(|why| format!("in the statement \"{statement}\": {why}"))?;
     }
@@ -209,6 +212,53 @@ fn read_handle(api: &mut Api, rest: &str) -> Result<(), String> {
     let first = first.trim().parse().map_err(|_| "the first handle is no number")?;
     api.handles.push((name.trim().to_owned(), first));
     Ok(())
+}
+
+/// Functions that differ in the letter of their names and the type that it stands for: the family's name, and each letter with its type.
+type Family = (String, Vec<(String, String)>);
+
+fn read_family(families: &mut Vec<Family>, rest: &str) -> Result<(), String> {
+    let (name, members) = rest.split_once(' ').ok_or("write: family NAME LETTER TYPE, ...")?;
+    let members = members.split(',').map(|member| {
+        let (letter, r#type) = member.trim().split_once(' ').ok_or("write a letter and a type for each member")?;
+        Ok((letter.to_owned(), r#type.trim().to_owned()))
+    });
+    families.push((name.to_owned(), members.collect::<Result<_, String>>()?));
+    Ok(())
+}
+
+fn read_each(api: &mut Api, families: &[Family], rest: &str) -> Result<(), String> {
+    let (name, function) = rest.split_once(" fn ").ok_or("write: each FAMILY fn ...")?;
+    let (_, members) = families.iter().find(|(family, _)| family == name.trim()).ok_or(format!("there is no family {name}"))?;
+    for (letter, r#type) in members {
+        read_functions(api, &function.replacen('*', letter, 1).replace('*', r#type))?;
+    }
+    Ok(())
+}
+
+/// Reads a function, and adds its twin with numbers of 64 bits where it has one.
+fn read_functions(api: &mut Api, rest: &str) -> Result<(), String> {
+    let narrow = rest.strip_suffix(" wide");
+    let function = read_function(api, &numbers(narrow.unwrap_or(rest), "i32"))?;
+    api.functions.push(function);
+    if let Some(rest) = narrow {
+        let mut function = read_function(api, &numbers(rest, "i64"))?;
+        function.name += "_64";
+        api.functions.push(function);
+    }
+    Ok(())
+}
+
+/// Puts a type in the place of `int`.
+fn numbers(function: &str, r#type: &str) -> String {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    function
+        .split_inclusive(|c: char| !is_word(c))
+        .map(|word| match word.strip_prefix("int") {
+            Some(end) if !end.starts_with(is_word) => format!("{type}{end}"),
+            _ => word.to_owned(),
+        })
+        .collect()
 }
 
 fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
@@ -373,6 +423,28 @@ mod tests {
         assert_eq!(api.functions[0].arguments[0].r#type, Type::New("S".into()));
         assert_eq!(api.functions[1].arguments[0].r#type, Type::Out("u8".into(), Length::Argument("n".into())));
         assert!(api.functions[1].blocks);
+    }
+
+    #[test]
+    fn families_and_wide_functions_are_many() {
+        let text = format!("{HEAD} family SC S f32, C f32[2]; each SC fn x*scal(s: S, n: int, a: scalar * of s, integer: i32) async wide;");
+        let functions = parse(&text).unwrap().functions;
+        let names: Vec<_> = functions.iter().map(|function| function.name.as_str()).collect();
+        assert_eq!(names, ["xSscal", "xSscal_64", "xCscal", "xCscal_64"]);
+        assert_eq!(functions[0].arguments[1].r#type, Type::Scalar("i32".into()));
+        assert_eq!(functions[1].arguments[1].r#type, Type::Scalar("i64".into()));
+        let scalars = Scalars { read: true, written: false, bytes: "8".into(), handle: Some("s".into()) };
+        assert_eq!(functions[2].arguments[2].r#type, Type::Scalars(scalars));
+        assert_eq!(functions[2].arguments[3].name, "integer");
+    }
+
+    #[test]
+    fn handles_of_other_apis_are_found_there() {
+        let cuda = |_: &str| parse("api cuda 1; handle C; handle S 3");
+        let api = parse_among("api x 7; use cuda; fn f(stream: cuda.S) sync", &cuda).unwrap();
+        let handle = ForeignHandle { api: "cuda".into(), name: "S".into(), kind: 1, first: 3 };
+        assert_eq!(api.functions[0].arguments[0].r#type, Type::Foreign(handle));
+        assert!(parse_among("api x 7; fn f(stream: cuda.S) sync", &cuda).unwrap_err().contains("use cuda"));
     }
 
     #[test]

@@ -143,6 +143,9 @@ macro_rules! libraries {
 
 libraries! {
     cublas "libcublas.so.13";
+    cufft "libcufft.so.12";
+    curand "libcurand.so.10";
+    cusparse "libcusparse.so.12";
 }
 
 /// Numbers that a library reads or writes by a pointer.
