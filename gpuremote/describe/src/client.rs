@@ -75,7 +75,7 @@ fn c_type(r#type: &Type) -> String {
 fn length(of: &Length) -> String {
     match of {
         Length::Fixed(count) => count.to_string(),
-        Length::Argument(name) => format!("usize::try_from({name}).unwrap_or(0)"),
+        Length::Argument(times, name) => format!("{times} * usize::try_from({name}).unwrap_or(0)"),
     }
 }
 

@@ -21,7 +21,7 @@
 //! | `H`, a handle | by value | its number |
 //! | `new H` | pointer to a handle | a number, which the client mints |
 //! | `free H` | by value | its number, which is free afterwards |
-//! | `in T[n]`, `in H[n]` | pointer to `n` values (another argument or a number) | the values, or that it was null |
+//! | `in T[n]`, `in H[n]` | pointer to `n` values (another argument, a number, or `6 * n`) | the values, or that it was null |
 //! | `out T`, `out T[n]` | pointer | the values, in the reply; null is allowed and filled with nothing |
 //! | `str` | pointer to a C string | its bytes |
 //! | `api.H`, a handle of another API | by value | its number |

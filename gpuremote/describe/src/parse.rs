@@ -122,8 +122,8 @@ pub struct Scalars {
 pub enum Length {
     /// Always so many.
     Fixed(usize),
-    /// As many as another argument says.
-    Argument(String),
+    /// So many times as many as another argument says.
+    Argument(usize, String),
 }
 
 const SCALARS: [&str; 11] = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f32", "f64", "usize"];
@@ -310,7 +310,7 @@ fn check(function: &Function) -> Result<(), String> {
         if written && function.way == Way::Async {
             return Err(format!("{} comes in a reply, for which an async function does not wait", argument.name));
         }
-        if let Type::In(_, Length::Argument(of)) | Type::InHandles(_, Length::Argument(of)) | Type::Out(_, Length::Argument(of)) =
+        if let Type::In(_, Length::Argument(_, of)) | Type::InHandles(_, Length::Argument(_, of)) | Type::Out(_, Length::Argument(_, of)) =
             &argument.r#type
         {
             let is_number = function.arguments.iter().any(|other| other.name == *of && matches!(other.r#type, Type::Scalar(_)));
@@ -404,7 +404,10 @@ fn read_array(text: &str) -> Result<(&str, Length), String> {
     let length = length.strip_suffix(']').ok_or("a length has no end")?.trim();
     let length = match length.parse() {
         Ok(count) => Length::Fixed(count),
-        Err(_) => Length::Argument(length.to_owned()),
+        Err(_) => match length.split_once(" * ") {
+            Some((times, name)) => Length::Argument(times.parse().map_err(|_| format!("{times} is no number"))?, name.to_owned()),
+            None => Length::Argument(1, length.to_owned()),
+        },
     };
     Ok((name.trim(), length))
 }
@@ -421,7 +424,7 @@ mod tests {
             .unwrap();
         assert_eq!((api.name.as_str(), api.number, api.functions.len()), ("x", 7, 2));
         assert_eq!(api.functions[0].arguments[0].r#type, Type::New("S".into()));
-        assert_eq!(api.functions[1].arguments[0].r#type, Type::Out("u8".into(), Length::Argument("n".into())));
+        assert_eq!(api.functions[1].arguments[0].r#type, Type::Out("u8".into(), Length::Argument(1, "n".into())));
         assert!(api.functions[1].blocks);
     }
 

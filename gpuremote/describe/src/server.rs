@@ -98,7 +98,7 @@ fn signature(function: &Function) -> String {
 fn count(of: &Length) -> String {
     match of {
         Length::Fixed(count) => format!("{count}usize"),
-        Length::Argument(name) => format!("usize::try_from({name}).unwrap_or(0)"),
+        Length::Argument(times, name) => format!("usize::try_from({name}).unwrap_or(0).saturating_mul({times})"),
     }
 }
 

@@ -146,6 +146,7 @@ libraries! {
     cufft "libcufft.so.12";
     curand "libcurand.so.10";
     cusparse "libcusparse.so.12";
+    cudnn "libcudnn.so.9";
 }
 
 /// Numbers that a library reads or writes by a pointer.
