@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use libloading::{Library, Symbol};
@@ -17,6 +18,11 @@ fn built() -> PathBuf {
 }
 
 fn build() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(build_all);
+}
+
+fn build_all() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).arg("build").arg("--quiet");
     if built().ends_with("release") {

@@ -50,7 +50,7 @@ static void release(void *address) {
 }
 
 /* Numbers from -1 to 1 that are the same in each run. */
-static double next_number(void) {
+static inline double next_number(void) {
     static unsigned long long state = 88172645463325252ull;
     state ^= state << 13;
     state ^= state >> 7;
