@@ -23,4 +23,18 @@ if command -v nvcc >/dev/null; then
 	sh cudart/tests/cuda/build.sh "$out/programs" "$out/ours" -arch=sm_90
 	rm "$out/ours/libcudart.so" "$out/ours/libcudadevrt.a"
 fi
+# The libraries' programs need NVIDIA's headers, which HEADERS names.
+if [ -n "${HEADERS:-}" ]; then
+	mkdir -p "$out/libraries/built"
+	cp "$built"/lib*.so "$built/nearmetal-gpu-server" "$out/libraries/built/"
+	rm -f "$out/libraries/built"/libfake*
+	strip -g "$out/libraries/built/"*
+	mkdir -p "$out/libraries/link"
+	for library in libcuda.so.1 libcublas.so.13 libcufft.so.12 libcurand.so.10 libcusparse.so.12 libcudnn.so.9; do
+		cp "$out/libraries/built/${library%.so.*}.so" "$out/libraries/link/$library"
+	done
+	make -s -C cudalibs/tests/programs INCLUDE="$HEADERS" LIBRARIES="$out/libraries/link" OUT="$out/libraries/programs"
+	rm -r "$out/libraries/link"
+	cp cudalibs/tests/programs/run.sh "$out/libraries/"
+fi
 du -sh "$out"
