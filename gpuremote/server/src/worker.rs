@@ -186,7 +186,10 @@ pub fn run(options: &Options) -> Result<(), String> {
         cuda: OnceLock::new(),
         libraries: Libraries::default(),
     });
-    watch(&session, &control).map_err(|error| format!("a session ended: {error}"))
+    watch(&session, &control).map_err(|error| format!("a session ended: {error}"))?;
+    // Lanes may still run GPU calls, whose libraries an orderly exit would take apart under them. The system frees what the process has.
+    // SAFETY: nothing here waits to be written.
+    unsafe { libc::_exit(0) }
 }
 
 /// Takes lanes in, and returns when the client has left by all of them: also while a call for it still runs.
@@ -259,7 +262,8 @@ fn begin(session: &Arc<Session>, by: u8, socket: OwnedFd) -> io::Result<()> {
             session.order.close();
             // Other lanes may wait for this one's calls, so the session can't go on; the client sees its end.
             eprintln!("nearmetal-gpu-server: a session ended: {error}");
-            std::process::exit(1);
+            // SAFETY: as at the end of a session.
+            unsafe { libc::_exit(1) }
         }
     })?;
     Ok(())
