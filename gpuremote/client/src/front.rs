@@ -43,7 +43,7 @@ type Kept = (i32, Vec<u8>);
 /// A front end's way to the server.
 enum Way {
     /// The process's session, which opens at the first call.
-    Session(OnceLock<Result<Session, Failure>>),
+    Session(Box<OnceLock<Result<Session, Failure>>>),
     /// The session of another front end, which is found at the first call.
     Channel(OnceLock<Result<&'static Channel, Failure>>),
 }
@@ -61,7 +61,7 @@ pub struct Front {
 impl Front {
     /// A front end that opens its session at the first call.
     pub fn new(api: u8, statuses: Statuses) -> Self {
-        Self::by(Way::Session(OnceLock::new()), api, statuses)
+        Self::by(Way::Session(Box::default()), api, statuses)
     }
 
     /// A front end that uses the session of the front end of CUDA's driver in this process.
