@@ -9,15 +9,15 @@ use std::time::Instant;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::socket::{recv, MsgFlags};
 
-use crate::copy::{past_caches, LARGE_BYTES};
+use crate::copy::{to_large, LARGE_BYTES};
 use crate::memory::sealed_file;
 use crate::ring::{Patience, Ring, CONTROL_BYTES};
 
 /// Capacity of each ring, in bytes. Several chunks fit, so that one is filled while another is copied.
-pub const RING_BYTES: usize = 8 << 20;
+pub const RING_BYTES: usize = 4 << 20;
 
 /// Data is copied in pieces of at most so many bytes.
-pub const CHUNK_BYTES: usize = 1 << 20;
+pub const CHUNK_BYTES: usize = 512 << 10;
 
 const RINGS_BYTES: usize = 2 * (CONTROL_BYTES + RING_BYTES);
 
@@ -119,7 +119,7 @@ impl Lane {
 
     /// Fills the buffer with the next bytes. Large ones come directly, without a ring, where there is a socket.
     pub fn read(&mut self, mut buffer: &mut [u8]) -> io::Result<()> {
-        let copy = if buffer.len() >= LARGE_BYTES { past_caches } else { std::ptr::copy_nonoverlapping };
+        let copy = if buffer.len() >= LARGE_BYTES { to_large } else { std::ptr::copy_nonoverlapping };
         while !buffer.is_empty() {
             let arrived = self.inbound.available(0)?;
             if arrived == 0 {

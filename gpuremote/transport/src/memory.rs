@@ -36,6 +36,18 @@ impl Mapping {
         Ok(Mapping { start: start.cast(), length })
     }
 
+    /// Maps memory of this process alone, whose pages the kernel gives when they are written.
+    #[cfg(test)]
+    pub(crate) fn private(length: usize) -> io::Result<Self> {
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel chooses where.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { start: start.cast(), length })
+    }
+
     /// Maps a part of a file twice, one mapping right after the other.
     pub(crate) fn mirrored(file: RawFd, offset: usize, length: usize) -> io::Result<Self> {
         // SAFETY: this reserves addresses, which the two mappings below then take.
@@ -54,7 +66,8 @@ impl Mapping {
             let mapping = Mapping { start: start.cast(), length: 2 * length };
             for copy in 0..2 {
                 let at = mapping.start.add(copy * length).cast();
-                let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+                // All pages are there from the start: the first copies would else meet a fault at each of them.
+                let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
                 if libc::mmap(at, length, libc::PROT_READ | libc::PROT_WRITE, flags, file, offset as libc::off_t) == libc::MAP_FAILED {
                     return Err(io::Error::last_os_error());
                 }
