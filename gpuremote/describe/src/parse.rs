@@ -13,6 +13,8 @@ pub struct Api {
     pub handles: Vec<(String, u64)>,
     /// APIs whose handles it uses.
     pub others: Vec<Api>,
+    /// Those of its kinds of handles that are objects of the front end, with the status for a pointer to none of the kind.
+    pub objects: Vec<(String, i32)>,
     /// Its functions. Their places are their numbers on the wire.
     pub functions: Vec<Function>,
 }
@@ -36,6 +38,13 @@ pub struct Statuses {
     pub failed: i32,
 }
 
+impl Api {
+    /// The status for a pointer to no object of this kind. None when the kind is of handles that are plain numbers.
+    pub fn object(&self, kind: &str) -> Option<i32> {
+        self.objects.iter().find(|(name, _)| name == kind).map(|(_, status)| *status)
+    }
+}
+
 /// A function.
 #[derive(Debug)]
 pub struct Function {
@@ -43,6 +52,8 @@ pub struct Function {
     pub name: String,
     /// Its arguments, in order.
     pub arguments: Vec<Argument>,
+    /// The kind of the new object that it returns; none where it returns a status.
+    pub returns: Option<String>,
     /// How it is called.
     pub way: Way,
     /// Whether others may begin while it runs.
@@ -72,6 +83,8 @@ pub enum Way {
     Local,
     Manual,
     Refused,
+    Retain,
+    Release,
 }
 
 /// The type of an argument: see the table of this crate.
@@ -89,6 +102,10 @@ pub enum Type {
     Null,
     Foreign(ForeignHandle),
     Scalars(Scalars),
+    Maybe(String),
+    Want(String),
+    List(String, Length, i32),
+    Info,
 }
 
 /// A kind of handles of another API.
@@ -142,6 +159,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
         statuses: Statuses::default(),
         handles: Vec::new(),
         others: Vec::new(),
+        objects: Vec::new(),
         functions: Vec::new(),
     };
     let mut families = Vec::new();
@@ -151,6 +169,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
             "api" => read_api(&mut api, rest),
             "status" => read_statuses(&mut api.statuses, rest),
             "handle" => read_handle(&mut api, rest),
+            "object" => read_object(&mut api, rest),
             "use" => other(rest.trim()).map(|used| api.others.push(used)),
             "fn" => read_functions(&mut api, rest),
             "family" => read_family(&mut families, rest),
@@ -161,6 +180,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
                     api.functions.push(Function {
                         name,
                         arguments: Vec::new(),
+                        returns: None,
                         way: Way::Refused,
                         blocks: false,
                         by_hand_on_server: false,
@@ -169,7 +189,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
                 }
                 Ok(())
             }
-            _ => Err("it begins with none of api, status, use, handle, family, fn, each, refused".to_owned()),
+            _ => Err("it begins with none of api, status, use, handle, object, family, fn, each, refused".to_owned()),
         };
         read.map_err(|why| format!("in the statement \"{statement}\": {why}"))?;
     }
@@ -211,6 +231,14 @@ fn read_handle(api: &mut Api, rest: &str) -> Result<(), String> {
     let (name, first) = rest.split_once(' ').unwrap_or((rest, "1"));
     let first = first.trim().parse().map_err(|_| "the first handle is no number")?;
     api.handles.push((name.trim().to_owned(), first));
+    Ok(())
+}
+
+fn read_object(api: &mut Api, rest: &str) -> Result<(), String> {
+    let (name, status) = rest.split_once(' ').ok_or("write: object NAME STATUS")?;
+    let status = status.trim().parse().map_err(|_| "the status is no number")?;
+    api.handles.push((name.to_owned(), 1));
+    api.objects.push((name.to_owned(), status));
     Ok(())
 }
 
@@ -269,7 +297,14 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
         let (name, r#type) = argument.split_once(':').ok_or(format!("the argument \"{argument}\" has no type"))?;
         arguments.push(Argument { name: name.trim().to_owned(), r#type: read_type(api, r#type.trim())? });
     }
-    let mut words = words.split_whitespace();
+    let mut words = words.split_whitespace().peekable();
+    let returns = match words.next_if_eq(&"returns") {
+        Some(_) => Some(words.next().map(str::to_owned).ok_or("the kind that it returns is missing")?),
+        None => None,
+    };
+    if let Some(kind) = returns.as_ref().filter(|kind| api.object(kind).is_none()) {
+        return Err(format!("{kind} is no object"));
+    }
     let way = match words.next() {
         Some("sync") => Way::Sync,
         Some("async") => Way::Async,
@@ -277,6 +312,8 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
         Some("local") => Way::Local,
         Some("manual") => Way::Manual,
         Some("refused") => Way::Refused,
+        Some("retain") => Way::Retain,
+        Some("release") => Way::Release,
         other => return Err(format!("{} is no way to call a function", other.unwrap_or("nothing"))),
     };
     let (mut blocks, mut by_hand_on_server, mut wrapped) = (false, way == Way::Manual, false);
@@ -288,8 +325,8 @@ fn read_function(api: &Api, rest: &str) -> Result<Function, String> {
             _ => return Err(format!("{word} says nothing about a function")),
         }
     }
-    let function = Function { name: name.trim().to_owned(), arguments, way, blocks, by_hand_on_server, wrapped };
-    check(&function)?;
+    let function = Function { name: name.trim().to_owned(), arguments, returns, way, blocks, by_hand_on_server, wrapped };
+    check(api, &function)?;
     Ok(function)
 }
 
@@ -303,21 +340,28 @@ fn split_list(list: &str) -> Vec<&str> {
     .collect()
 }
 
-fn check(function: &Function) -> Result<(), String> {
+fn check(api: &Api, function: &Function) -> Result<(), String> {
     let waits = matches!(function.way, Way::Sync | Way::Cached);
     for argument in &function.arguments {
-        let written = matches!(&argument.r#type, Type::Out(..) | Type::Scalars(Scalars { written: true, .. }));
+        let written = matches!(&argument.r#type, Type::Out(..) | Type::Info | Type::Scalars(Scalars { written: true, .. }));
         if written && function.way == Way::Async {
             return Err(format!("{} comes in a reply, for which an async function does not wait", argument.name));
         }
-        if let Type::In(_, Length::Argument(_, of)) | Type::InHandles(_, Length::Argument(_, of)) | Type::Out(_, Length::Argument(_, of)) =
-            &argument.r#type
+        if let Type::In(_, Length::Argument(_, of))
+        | Type::InHandles(_, Length::Argument(_, of))
+        | Type::Out(_, Length::Argument(_, of))
+        | Type::List(_, Length::Argument(_, of), _) = &argument.r#type
         {
             let is_number = function.arguments.iter().any(|other| other.name == *of && matches!(other.r#type, Type::Scalar(_)));
             if !is_number {
                 return Err(format!("the length of {} is {of}, which is no argument with a number", argument.name));
             }
         }
+    }
+    let of_one_object =
+        matches!(function.arguments.as_slice(), [Argument { r#type: Type::Handle(kind), .. }] if api.object(kind).is_some());
+    if matches!(function.way, Way::Retain | Way::Release) && !of_one_object {
+        return Err("only an object by itself is retained or released".into());
     }
     if function.blocks && !waits && function.way != Way::Manual {
         return Err("only a function that is waited for can block".into());
@@ -334,6 +378,10 @@ fn read_type(api: &Api, text: &str) -> Result<Type, String> {
             Err(format!("{name} is no handle"))
         }
     };
+    let object = |name: &str| match api.object(name) {
+        Some(_) => Ok(name.to_owned()),
+        None => Err(format!("{name} is no object")),
+    };
     let scalar = |name: &str| {
         if SCALARS.contains(&name) {
             Ok(name.to_owned())
@@ -344,11 +392,19 @@ fn read_type(api: &Api, text: &str) -> Result<Type, String> {
     match text.split_once(' ') {
         None if text == "str" => Ok(Type::Text),
         None if text == "null" => Ok(Type::Null),
+        None if text == "info" => Ok(Type::Info),
         None if is_handle(text) => Ok(Type::Handle(text.to_owned())),
         None if text.contains('.') => read_foreign(api, text),
         None => Ok(Type::Scalar(scalar(text)?)),
         Some(("new", name)) => Ok(Type::New(named(name)?)),
         Some(("free", name)) => Ok(Type::Free(named(name)?)),
+        Some(("maybe", name)) => Ok(Type::Maybe(object(name)?)),
+        Some(("want", name)) => Ok(Type::Want(object(name)?)),
+        Some(("list", what)) => {
+            let (what, status) = what.rsplit_once(' ').ok_or("write: list KIND[n] STATUS")?;
+            let (name, length) = read_array(what)?;
+            Ok(Type::List(object(name)?, length, status.parse().map_err(|_| format!("{status} is no status"))?))
+        }
         Some(("in", what)) => {
             let (name, length) = read_array(what)?;
             if is_handle(name) {
@@ -416,7 +472,7 @@ fn read_array(text: &str) -> Result<(&str, Length), String> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "api x 7; status ok 0 lost 1; handle S 3; ";
+    const HEAD: &str = "api x 7; status ok 0 lost 1; handle S 3; object O -34; ";
 
     #[test]
     fn a_description_is_read() {
@@ -451,6 +507,20 @@ mod tests {
     }
 
     #[test]
+    fn objects_are_read() {
+        let api = parse(&format!(
+            "{HEAD} fn make(o: O, of: maybe O) returns O sync; fn run(o: O, n: u32, after: list O[n] -57, done: want O) async; fn drop(o: O) release;"
+        ))
+        .unwrap();
+        assert_eq!((api.object("O"), api.object("S")), (Some(-34), None));
+        assert_eq!(api.functions[0].returns.as_deref(), Some("O"));
+        assert_eq!(api.functions[0].arguments[1].r#type, Type::Maybe("O".into()));
+        assert_eq!(api.functions[1].arguments[2].r#type, Type::List("O".into(), Length::Argument(1, "n".into()), -57));
+        assert_eq!(api.functions[1].arguments[3].r#type, Type::Want("O".into()));
+        assert_eq!(api.functions[2].way, Way::Release);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, complaint) in [
             ("fn f(a: out i32) async", "does not wait"),
@@ -459,6 +529,11 @@ mod tests {
             ("fn f(a: i32) later", "no way to call"),
             ("fn f() sync; fn f() sync", "described twice"),
             ("fn f() async blocks", "can block"),
+            ("fn f() returns S sync", "S is no object"),
+            ("fn f(a: maybe S) sync", "S is no object"),
+            ("fn f(a: list O[n] -57) sync", "no argument with a number"),
+            ("fn f(a: info) async", "does not wait"),
+            ("fn f(a: O, b: O) release", "by itself"),
             ("verb f", "begins with none"),
         ] {
             let error = parse(&format!("{HEAD}{text};")).unwrap_err();

@@ -25,7 +25,7 @@ pub fn server(api: &Api) -> String {
         let _ = writeln!(code, "    pub const {name}: usize = {kind};");
     }
     code.push_str("}\n/// The library's functions; none where the library lacks it.\n#[allow(non_snake_case)]\npub struct Functions {\n");
-    let callable = |f: &&Function| f.way != Way::Refused && !f.name.starts_with("nearmetal");
+    let callable = |f: &&Function| !matches!(f.way, Way::Refused | Way::Retain) && !f.name.starts_with("nearmetal");
     for function in api.functions.iter().filter(callable) {
         let _ = writeln!(code, "    pub {}: Option<{}>,", function.name, signature(function));
     }
@@ -51,7 +51,7 @@ pub fn server(api: &Api) -> String {
     code.push_str("#[allow(unused_variables, clippy::redundant_closure_call)]\npub unsafe fn dispatch(server: &mut Server, link: &mut crate::worker::Link<'_>, function: u16, decoder: &mut Decoder<'_>, encoder: &mut Encoder) -> std::io::Result<Outcome> {\n    let status = match function {\n");
     for (number, function) in api.functions.iter().enumerate() {
         match function.way {
-            Way::Local | Way::Refused => {}
+            Way::Local | Way::Refused | Way::Retain => {}
             _ if function.by_hand_on_server => {
                 let _ = writeln!(code, "        {number} => return server.{}(link, decoder, encoder),", snake(&function.name));
             }
@@ -87,12 +87,19 @@ fn c_type(r#type: &Type) -> String {
         Type::Out(name, _) => format!("*mut {name}"),
         Type::Text => "*const std::ffi::c_char".into(),
         Type::Null => "*const c_void".into(),
+        Type::Maybe(_) => "*mut c_void".into(),
+        Type::Want(_) => "*mut *mut c_void".into(),
+        Type::List(..) => "*const *mut c_void".into(),
+        Type::Info => "usize, *mut u8, *mut usize".into(),
     }
 }
 
 fn signature(function: &Function) -> String {
     let types: Vec<_> = function.arguments.iter().map(|a| c_type(&a.r#type)).collect();
-    format!("unsafe extern \"C\" fn({}) -> i32", types.join(", "))
+    match function.returns {
+        Some(_) => format!("unsafe extern \"C\" fn({}, *mut i32) -> *mut c_void", types.join(", ")),
+        None => format!("unsafe extern \"C\" fn({}) -> i32", types.join(", ")),
+    }
 }
 
 fn count(of: &Length) -> String {
@@ -104,11 +111,14 @@ fn count(of: &Length) -> String {
 
 fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
     let _ = writeln!(code, "        {number} => {{");
+    if function.returns.is_some() {
+        code.push_str("            let new_number = decoder.u64()?;\n");
+    }
     for argument in &function.arguments {
         let name = &argument.name;
         let _ = match &argument.r#type {
             Type::Scalar(scalar) => writeln!(code, "            let {name} = decoder.{scalar}()?;"),
-            Type::Handle(_) | Type::Free(_) | Type::New(_) | Type::Foreign(_) => {
+            Type::Handle(_) | Type::Free(_) | Type::New(_) | Type::Foreign(_) | Type::Maybe(_) | Type::Want(_) => {
                 writeln!(code, "            let {name}_number = decoder.u64()?;")
             }
             Type::Out(..) => writeln!(code, "            let wants_{name} = decoder.u8()? != 0;"),
@@ -123,12 +133,14 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
                 "            let {name}_values = super::array(decoder, {}, size_of::<{scalar}>(), |d| d.{scalar}())?;\n            let {name} = {name}_values.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());",
                 count(of)
             ),
-            Type::InHandles(kind, of) => writeln!(
-                code,
-                "            let Some({name}_values) = super::handle_array(decoder, {}, &server.handles, kinds::{kind})? else {{ return Ok(Outcome::Status({})) }};\n            let {name} = {name}_values.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());",
-                count(of),
-                api.statuses.handle
-            ),
+            Type::InHandles(kind, of) | Type::List(kind, of, _) => {
+                let status = if let Type::List(.., status) = argument.r#type { status } else { wrong(api, kind) };
+                writeln!(
+                    code,
+                    "            let Some({name}_values) = super::handle_array(decoder, {}, &server.handles, kinds::{kind})? else {{ return Ok(Outcome::Status({status})) }};\n            let {name} = {name}_values.as_ref().map_or(std::ptr::null(), |v| v.as_ptr());",
+                    count(of)
+                )
+            }
             Type::Scalars(Scalars { read, .. }) => writeln!(
                 code,
                 "            let mut {name}_scalars = crate::library::Scalars::take(decoder, {read})?;\n            let {name} = {name}_scalars.pointer();"
@@ -150,33 +162,40 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
     for argument in &function.arguments {
         let name = &argument.name;
         let _ = match &argument.r#type {
-            Type::Handle(kind) => writeln!(
+            Type::Handle(kind) if function.way != Way::Release => writeln!(
                 code,
                 "            let Some({name}) = server.handles.get(kinds::{kind}, {name}_number) else {{ return Ok(Outcome::Status({})) }};",
-                api.statuses.handle
+                wrong(api, kind)
             ),
             Type::Foreign(handle) => writeln!(
                 code,
                 "            let Some({name}) = server.{}.handles().get(crate::{}::kinds::{}, {name}_number) else {{ return Ok(Outcome::Status({})) }};",
                 handle.api, handle.api, handle.name, api.statuses.handle
             ),
-            Type::Free(kind) => writeln!(
+            Type::Maybe(kind) => writeln!(
+                code,
+                "            let {name} = if {name}_number == 0 {{ Some(std::ptr::null_mut()) }} else {{ server.handles.get(kinds::{kind}, {name}_number) }};\n            let Some({name}) = {name} else {{ return Ok(Outcome::Status({})) }};",
+                wrong(api, kind)
+            ),
+            Type::Want(_) => writeln!(
+                code,
+                "            let mut new_{name} = std::ptr::null_mut();\n            let {name} = if {name}_number == 0 {{ std::ptr::null_mut() }} else {{ &raw mut new_{name} }};"
+            ),
+            Type::Handle(kind) | Type::Free(kind) => writeln!(
                 code,
                 "            let Some({name}) = server.handles.take(kinds::{kind}, {name}_number) else {{ return Ok(Outcome::Status({})) }};",
-                api.statuses.handle
+                wrong(api, kind)
             ),
             Type::New(_) => writeln!(code, "            let mut new_{name} = std::ptr::null_mut();\n            let {name} = &raw mut new_{name};"),
             _ => Ok(()),
         };
     }
-    let names: Vec<_> = function.arguments.iter().map(|a| a.name.as_str()).collect();
     let _ = writeln!(
         code,
-        "            let Some(run) = server.functions.{} else {{ return Ok(Outcome::Status({})) }};\n            let status = run({});",
-        function.name,
-        api.statuses.unsupported,
-        names.join(", ")
+        "            let Some(run) = server.functions.{} else {{ return Ok(Outcome::Status({})) }};",
+        function.name, api.statuses.unsupported,
     );
+    run(code, api, function);
     for argument in &function.arguments {
         let name = &argument.name;
         let _ = match &argument.r#type {
@@ -186,11 +205,66 @@ fn arm(code: &mut String, api: &Api, function: &Function, number: usize) {
                 api.statuses.ok
             ),
             Type::Scalars(Scalars { written: true, .. }) => writeln!(code, "            {name}_scalars.put(encoder);"),
+            Type::Want(kind) => {
+                wanted(code, api, function, name, kind);
+                Ok(())
+            }
             Type::Out(scalar, _) => writeln!(code, "            for value in {name}_values {{ encoder.{scalar}(value); }}"),
             _ => Ok(()),
         };
     }
     code.push_str("            status\n        }\n");
+}
+
+/// The status for a number that stands for no object of this kind.
+fn wrong(api: &Api, kind: &str) -> i32 {
+    api.object(kind).unwrap_or(api.statuses.handle)
+}
+
+/// The call itself.
+fn run(code: &mut String, api: &Api, function: &Function) {
+    let list = |info: &str| {
+        let names = function.arguments.iter().map(|a| if a.r#type == Type::Info { info } else { a.name.as_str() });
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let Some(kind) = &function.returns else {
+        if function.arguments.iter().all(|a| a.r#type != Type::Info) {
+            let _ = writeln!(code, "            let status = run({});", list(""));
+            return;
+        }
+        // The length first, then as many bytes.
+        let _ = writeln!(
+            code,
+            "            let mut info_bytes = 0;\n            let mut status = run({});\n            if status == {ok} {{\n                let mut info = vec![0u8; super::bounded(info_bytes, 1)?];\n                status = run({});\n                if status == {ok} {{ encoder.bytes_counted(&info); }}\n            }}",
+            list("0, std::ptr::null_mut(), &raw mut info_bytes"),
+            list("info.len(), info.as_mut_ptr(), std::ptr::null_mut()"),
+            ok = api.statuses.ok
+        );
+        return;
+    };
+    let _ = writeln!(
+        code,
+        "            let mut status = {ok};\n            let new = run({}, &raw mut status);\n            if status == {ok} {{ server.handles.put(kinds::{kind}, new_number, new)?; }}",
+        list(""),
+        ok = api.statuses.ok
+    );
+}
+
+/// A new object that the client may want. Without a reply it believes that it has one, so it gets one that tells of the failure.
+fn wanted(code: &mut String, api: &Api, function: &Function, name: &str, kind: &str) {
+    let _ = writeln!(
+        code,
+        "            if status == {} && {name}_number != 0 {{ server.handles.put(kinds::{kind}, {name}_number, new_{name})?; }}",
+        api.statuses.ok
+    );
+    let first = function.arguments.iter().find(|a| matches!(&a.r#type, Type::Handle(kind) if api.object(kind).is_some()));
+    if let (Way::Async, Some(first)) = (function.way, first) {
+        let _ = writeln!(
+            code,
+            "            if status != {} && {name}_number != 0 {{ server.failed({}, {name}_number, status)?; }}",
+            api.statuses.ok, first.name
+        );
+    }
 }
 
 #[cfg(test)]
