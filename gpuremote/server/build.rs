@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs};
 
 /// Descriptions, by name.
-const APIS: [&str; 6] = ["cuda", "cublas", "cufft", "curand", "cusparse", "cudnn"];
+const APIS: [&str; 7] = ["cuda", "opencl", "cublas", "cufft", "curand", "cusparse", "cudnn"];
 const DIRECTORY: &str = "../describe/apis";
 
 fn main() {

@@ -298,7 +298,9 @@ fn checks(code: &mut String, api: &Api, function: &Function) {
                 "    if !front.is(gpuremote_client::HandleKind {{ number: {}, first: {} }}, {name}) {{ return STATUSES.handle; }}",
                 handle.kind, handle.first
             ),
-            Type::New(_) | Type::Text => writeln!(code, "    if {name}.is_null() {{ return STATUSES.invalid; }}"),
+            Type::New(_) | Type::Text => {
+                writeln!(code, "    if {name}.is_null() {{ return {}; }}", failure(function, "STATUSES.invalid"))
+            }
             Type::Null => writeln!(code, "    if !{name}.is_null() {{ return front.refuse(\"{} with {name}\"); }}", function.name),
             _ => Ok(()),
         };

@@ -25,7 +25,7 @@ pub fn server(api: &Api) -> String {
         let _ = writeln!(code, "    pub const {name}: usize = {kind};");
     }
     code.push_str("}\n/// The library's functions; none where the library lacks it.\n#[allow(non_snake_case)]\npub struct Functions {\n");
-    let callable = |f: &&Function| !matches!(f.way, Way::Refused | Way::Retain) && !f.name.starts_with("nearmetal");
+    let callable = |f: &&Function| f.way != Way::Refused && !f.name.starts_with("nearmetal");
     for function in api.functions.iter().filter(callable) {
         let _ = writeln!(code, "    pub {}: Option<{}>,", function.name, signature(function));
     }

@@ -4,6 +4,7 @@ mod cuda;
 mod handles;
 mod library;
 mod listen;
+mod opencl;
 mod options;
 mod order;
 mod output;

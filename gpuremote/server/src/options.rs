@@ -14,6 +14,7 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
   --token-file FILE     the token that clients must have: 64 hexadecimal digits
   --cuda LIBRARY        CUDA's driver (default libcuda.so.1)
   --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
+  --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)
   --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
   --help                print this
 ";
@@ -25,6 +26,8 @@ pub struct Options {
     pub token: [u8; TOKEN_BYTES],
     pub token_file: Option<String>,
     pub cuda: String,
+    /// OpenCL's loader, or a driver.
+    pub opencl: String,
     /// Files of CUDA's libraries, in the order of their kinds; none where it is the usual one.
     pub libraries: [Option<String>; KINDS.len()],
     /// GPU memory that each client may have, in bytes.
@@ -37,6 +40,7 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         token: [0; TOKEN_BYTES],
         token_file: None,
         cuda: "libcuda.so.1".into(),
+        opencl: "libOpenCL.so.1".into(),
         libraries: [const { None }; KINDS.len()],
         memory_bytes: u64::MAX,
     };
@@ -50,6 +54,7 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         match flag.as_str() {
             "--listen" => options.listen.push(value()?.parse()?),
             "--cuda" => options.cuda = value()?,
+            "--opencl" => options.opencl = value()?,
             "--memory-mib" => {
                 let text = value()?;
                 let mib: u64 = text.parse().ok().filter(|&mib| mib > 0).ok_or(format!("--memory-mib {text}: write a number of MiB"))?;
@@ -84,7 +89,7 @@ impl Options {
 
     /// What a worker needs to know of these.
     pub fn for_worker(&self) -> Vec<String> {
-        let mut arguments = vec!["--cuda".to_owned(), self.cuda.clone()];
+        let mut arguments = vec!["--cuda".to_owned(), self.cuda.clone(), "--opencl".to_owned(), self.opencl.clone()];
         for (kind, file) in KINDS.iter().zip(&self.libraries) {
             arguments.extend(file.iter().flat_map(|file| [format!("--{}", kind.name), file.clone()]));
         }

@@ -15,6 +15,7 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use crate::cuda;
 use crate::library::{self, Libraries};
 use crate::listen::{BY_UNIX, STRIPE};
+use crate::opencl;
 use crate::options::Options;
 use crate::order::Order;
 use crate::output::Output;
@@ -72,6 +73,7 @@ pub struct Session {
     host_memory: OnceLock<HostMemory>,
     stripes: Mutex<Vec<mpsc::Sender<StripeJob>>>,
     cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
+    opencl: OnceLock<Result<Arc<opencl::Shared>, String>>,
     libraries: Libraries,
 }
 
@@ -82,6 +84,10 @@ impl Session {
             cuda::API => match self.cuda() {
                 Some(shared) => Ok(Box::new(cuda::Server::new(Arc::clone(shared)))),
                 None => Ok(Box::new(Missing(cuda::MISSING))),
+            },
+            opencl::API => match self.opencl.get_or_init(|| told(opencl::Shared::load(&self.options)).map(Arc::new)) {
+                Ok(shared) => Ok(Box::new(opencl::Server::new(Arc::clone(shared)))),
+                Err(_) => Ok(Box::new(Missing(opencl::MISSING))),
             },
             _ => self.open_library(api),
         }
@@ -184,6 +190,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         host_memory: OnceLock::new(),
         stripes: Mutex::default(),
         cuda: OnceLock::new(),
+        opencl: OnceLock::new(),
         libraries: Libraries::default(),
     });
     watch(&session, &control).map_err(|error| format!("a session ended: {error}"))?;
