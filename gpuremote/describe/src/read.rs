@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::{env, fs};
 
-use crate::parse::{parse_among, Api};
+use crate::api::Api;
+use crate::parse::parse_among;
 
 /// Reads the description of an API from `NAME.api` in this directory, and those of APIs that it uses. Cargo is told of the files.
 pub fn read(directory: &str, name: &str) -> Result<Api, String> {
