@@ -72,14 +72,18 @@ setup: ## install the Debian packages and the Go toolchain for building and test
 	@setup/install.sh $(TEST_PACKAGES)
 
 # Remote GPUs: what programs load in place of their driver, and the server, in Rust. Each has the name that its users look for.
+# OpenCL's loader finds the driver with OCL_ICD_VENDORS=bin/gpuremote and LD_LIBRARY_PATH=bin/gpuremote.
 GPUREMOTE = .build/gpuremote/release
+CUDA_LIBRARIES = libcuda.so.1 libcudart.so.13 libcublas.so.13 libcufft.so.12 libcurand.so.10 libcusparse.so.12 libcudnn.so.9
+OPENCL_DRIVER = libnearmetal_opencl.so
 gpuremote: ## build the server and the front ends of remote GPUs into bin/gpuremote
 	@setup/install.sh gpu
 	cd gpuremote && $(CARGO) build --locked --release
 	@mkdir -p bin/gpuremote
 	install -m 755 $(GPUREMOTE)/nearmetal-gpu-server $(GPUREMOTE)/nearmetal-gpu-kernels bin/gpuremote/
-	install -m 755 $(GPUREMOTE)/libcuda.so bin/gpuremote/libcuda.so.1
-	install -m 755 $(GPUREMOTE)/libcudart.so bin/gpuremote/libcudart.so.13
+	for library in $(CUDA_LIBRARIES); do install -m 755 $(GPUREMOTE)/$${library%%.so.*}.so bin/gpuremote/$$library || exit 1; done
+	install -m 755 $(GPUREMOTE)/$(OPENCL_DRIVER) bin/gpuremote/
+	echo $(OPENCL_DRIVER) >bin/gpuremote/nearmetal.icd
 
 # Their tests need no GPU: OpenCL's device is the processor, and CUDA's driver a strict stand-in.
 test-gpuremote: ## format, lint and test only remote GPUs
