@@ -15,6 +15,8 @@ const KIND_SHIFT: u32 = 40;
 const TAG_SHIFT: u32 = 56;
 /// No pointer of a program begins so, which catches handles of other libraries.
 const TAG: u64 = 0x6e;
+/// Set in the index of an object whose number the server gave.
+const GIVEN: u64 = 1 << 39;
 
 #[derive(Default)]
 struct Numbers {
@@ -49,7 +51,7 @@ impl Handles {
 
     /// Gives a number back.
     pub fn unmint(&self, kind: HandleKind, handle: u64) {
-        if handle >= kind.first && Self::is(kind, handle) {
+        if handle >= kind.first && Self::is(kind, handle) && handle & GIVEN == 0 {
             let mut numbers = self.kinds[kind.number].lock().expect("no one panics with this lock");
             numbers.free.push(handle & ((1 << KIND_SHIFT) - 1));
         }

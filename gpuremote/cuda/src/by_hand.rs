@@ -4,13 +4,19 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::sync::{Mutex, OnceLock};
 
+pub use crate::boxes::*;
 pub use crate::contexts::*;
 pub use crate::copies::*;
+pub use crate::fills::*;
 use crate::front;
+pub use crate::graphs::*;
+pub use crate::host_functions::*;
 pub use crate::launch::*;
 pub use crate::places::*;
+pub use crate::pools::*;
 pub use crate::programs::*;
 use crate::stubs::{numbers, remote, ENTRY_POINTS, STATUSES};
+pub use crate::tensor_maps::*;
 
 /// CUDA_ERROR_NOT_FOUND.
 const NOT_FOUND: i32 = 500;

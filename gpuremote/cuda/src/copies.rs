@@ -9,7 +9,7 @@ use crate::places::{is_device, is_device_surely, shared_offset};
 use crate::stubs::{cuMemcpyDtoDAsync_v2, cuMemcpyDtoD_v2, numbers, STATUSES};
 
 /// The default stream.
-const DEFAULT_STREAM: u64 = 0;
+pub(crate) const DEFAULT_STREAM: u64 = 0;
 
 /// The stream of each thread, whose copies other threads can't carry.
 const STREAM_OF_THREAD: u64 = 2;
@@ -56,7 +56,7 @@ impl Copy {
 
 /// The data has left the program's memory when this returns, as the API promises. Where the destination is known to be right, nothing can go
 /// wrong that the program would be told of here, so it does not wait for the rest.
-unsafe fn to_device(to: u64, from: *const u8, bytes: usize, stream: u64, at_once: bool) -> i32 {
+pub(crate) unsafe fn to_device(to: u64, from: *const u8, bytes: usize, stream: u64, at_once: bool) -> i32 {
     if bytes == 0 {
         return STATUSES.ok;
     }
@@ -81,7 +81,7 @@ unsafe fn to_device(to: u64, from: *const u8, bytes: usize, stream: u64, at_once
     front().post_data(number, |encoder| copy.encode(Way::Lane, encoder), data)
 }
 
-unsafe fn to_host(to: *mut u8, from: u64, bytes: usize, stream: u64, at_once: bool) -> i32 {
+pub(crate) unsafe fn to_host(to: *mut u8, from: u64, bytes: usize, stream: u64, at_once: bool) -> i32 {
     if bytes == 0 {
         return STATUSES.ok;
     }
@@ -150,99 +150,4 @@ pub unsafe extern "C" fn cuMemcpy(to: u64, from: u64, bytes: usize) -> i32 {
 #[no_mangle]
 pub unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: u64) -> i32 {
     between(to, from, bytes, Some(stream))
-}
-
-/// CUDA_MEMCPY2D of the driver API.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Copy2D {
-    from: Side,
-    to: Side,
-    width_bytes: usize,
-    height: usize,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Side {
-    x_bytes: usize,
-    y: usize,
-    memory_type: u32,
-    host: u64,
-    device: u64,
-    array: u64,
-    pitch: usize,
-}
-
-const HOST: u32 = 1;
-const DEVICE: u32 = 2;
-const UNIFIED: u32 = 4;
-
-impl Side {
-    /// The address of the first byte, and whether it is on the GPU. None: it is neither host nor device memory.
-    fn start(&self, bytes: usize) -> Option<(u64, bool)> {
-        let (base, device) = match self.memory_type {
-            HOST => (self.host, false),
-            DEVICE => (self.device, true),
-            UNIFIED => (self.device, is_device(self.device, bytes)),
-            _ => return None,
-        };
-        Some((base + (self.y * self.pitch + self.x_bytes) as u64, device))
-    }
-}
-
-unsafe fn copy_2d(copy: *const Copy2D, stream: Option<u64>) -> i32 {
-    if copy.is_null() {
-        return STATUSES.invalid;
-    }
-    let copy = *copy;
-    if copy.width_bytes == 0 || copy.height == 0 {
-        return STATUSES.ok;
-    }
-    let wide = |side: &Side| if side.pitch == 0 { copy.width_bytes } else { side.pitch };
-    let (from_pitch, to_pitch) = (wide(&copy.from), wide(&copy.to));
-    let (Some((from, from_device)), Some((to, to_device_memory))) = (copy.from.start(1), copy.to.start(1)) else {
-        return front().refuse("cuMemcpy2D of arrays");
-    };
-    if from_device && to_device_memory {
-        return front().post(numbers::cuMemcpy2DAsync_v2, |encoder| {
-            encoder.u64(stream.unwrap_or(DEFAULT_STREAM));
-            for field in [from, from_pitch as u64, to, to_pitch as u64, copy.width_bytes as u64, copy.height as u64] {
-                encoder.u64(field);
-            }
-        });
-    }
-    let whole = from_pitch == copy.width_bytes && to_pitch == copy.width_bytes;
-    let (rows, bytes) = if whole { (1, copy.width_bytes * copy.height) } else { (copy.height, copy.width_bytes) };
-    for row in 0..rows {
-        let (from, to) = (from + (row * from_pitch) as u64, to + (row * to_pitch) as u64);
-        let (in_stream, at_once) = (stream.unwrap_or(DEFAULT_STREAM), stream.is_none());
-        let status = match (from_device, to_device_memory) {
-            (false, true) => to_device(to, from as *const u8, bytes, in_stream, at_once),
-            (true, false) => to_host(to as *mut u8, from, bytes, in_stream, at_once),
-            _ => {
-                std::ptr::copy(from as *const u8, to as *mut u8, bytes);
-                STATUSES.ok
-            }
-        };
-        if status != STATUSES.ok {
-            return status;
-        }
-    }
-    STATUSES.ok
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpy2D_v2(copy: *const Copy2D) -> i32 {
-    copy_2d(copy, None)
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpy2DUnaligned_v2(copy: *const Copy2D) -> i32 {
-    copy_2d(copy, None)
-}
-
-#[no_mangle]
-pub unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Copy2D, stream: u64) -> i32 {
-    copy_2d(copy, Some(stream))
 }

@@ -1,68 +1,108 @@
 //! Launches. Nobody waits for them: what is wrong with them is found here as far as it can be.
 
-use std::collections::HashMap;
-use std::ffi::c_void;
-use std::sync::{Mutex, OnceLock};
+use std::slice;
+
+use gpuremote_client::wire::Encoder;
 
 use crate::front;
-use crate::programs;
-use crate::stubs::{kinds, numbers, STATUSES};
+use crate::programs::{self, as_function, Parameters};
+use crate::stubs::{kinds, numbers, remote, STATUSES};
 
 /// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE.
 const PARAMETERS_END: usize = 0;
 const PARAMETERS_AT: usize = 1;
 const PARAMETERS_BYTES: usize = 2;
 
-struct Launch {
-    function: u64,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
-    stream: u64,
-    cooperative: bool,
+/// A launch: in a stream, or as a node of a graph.
+pub(crate) struct Launch<'a> {
+    pub function: u64,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub stream: u64,
+    pub attributes: &'a [Attribute],
 }
 
-unsafe fn launch(launch: &Launch, parameters: *const *const u8, extra: *const usize) -> i32 {
-    if !front().is(kinds::CUstream, launch.stream) {
-        return STATUSES.handle;
+/// Where a launch's parameters are: each behind a pointer of its own, or all in one buffer, as the API has it.
+#[derive(Clone, Copy)]
+pub(crate) struct Arguments {
+    pub parameters: *const *const u8,
+    pub extra: *const usize,
+}
+
+impl Launch<'_> {
+    /// What is wrong with the launch as far as it can be seen here, or else where its parameters lie.
+    fn check(&self, arguments: Arguments) -> Result<std::sync::Arc<Parameters>, i32> {
+        if !front().is(kinds::CUstream, self.stream) {
+            return Err(STATUSES.handle);
+        }
+        let places = programs::parameters(self.function).ok_or(STATUSES.handle)?;
+        let threads = self.block.iter().map(|&extent| u64::from(extent)).product::<u64>();
+        let is_too_large = self.block[2] > MOST_Z_THREADS || self.grid[1] > MOST_YZ_BLOCKS || self.grid[2] > MOST_YZ_BLOCKS;
+        if self.grid.contains(&0) || threads == 0 || threads > MOST_THREADS || is_too_large {
+            return Err(STATUSES.invalid);
+        }
+        for attribute in self.attributes {
+            attribute.check()?;
+        }
+        match (arguments.parameters.is_null(), arguments.extra.is_null()) {
+            (true, true) if !places.places.is_empty() => Err(STATUSES.invalid),
+            (false, false) => Err(STATUSES.invalid),
+            _ => Ok(places),
+        }
     }
-    let Some(places) = programs::parameters(launch.function) else { return STATUSES.handle };
-    if launch.grid.contains(&0) || launch.block.contains(&0) || launch.block.iter().map(|&b| u64::from(b)).product::<u64>() > MOST_THREADS {
-        return STATUSES.invalid;
+
+    /// The launch as the server reads it, written by the function that this returns.
+    ///
+    /// # Safety
+    /// The arguments must be those that the function's parameters need.
+    pub unsafe fn prepare(&self, arguments: Arguments) -> Result<impl FnOnce(&mut Encoder) + '_, i32> {
+        let places = self.check(arguments)?;
+        let buffer = if arguments.extra.is_null() { None } else { Some(from_buffer(arguments.extra).ok_or(STATUSES.invalid)?) };
+        Ok(move |encoder: &mut Encoder| {
+            self.encode_shape(encoder);
+            if let Some(buffer) = buffer {
+                encoder.bytes_counted(buffer);
+                return;
+            }
+            encoder.u32(places.bytes as u32);
+            let mut filled = 0;
+            for (i, &(offset, bytes)) in places.places.iter().enumerate() {
+                // Padding, as parameters are aligned.
+                encoder.raw(&[0; 128][..(offset - filled).min(128)]);
+                encoder.raw(slice::from_raw_parts(*arguments.parameters.add(i), bytes));
+                filled = offset + bytes;
+            }
+        })
     }
-    let buffer = match (parameters.is_null(), extra.is_null()) {
-        (true, false) => match from_buffer(extra) {
-            Some(buffer) => Some(buffer),
-            None => return STATUSES.invalid,
-        },
-        (true, true) if !places.places.is_empty() => return STATUSES.invalid,
-        _ => None,
-    };
-    front().post(numbers::cuLaunchKernel, |encoder| {
-        encoder.u64(launch.function);
-        for size in launch.grid.into_iter().chain(launch.block) {
+
+    fn encode_shape(&self, encoder: &mut Encoder) {
+        encoder.u64(self.function);
+        for size in self.grid.into_iter().chain(self.block) {
             encoder.u32(size);
         }
-        encoder.u32(launch.shared_bytes);
-        encoder.u64(launch.stream);
-        encoder.u8(launch.cooperative.into());
-        if let Some(buffer) = buffer {
-            encoder.bytes_counted(buffer);
-            return;
+        encoder.u32(self.shared_bytes);
+        encoder.u64(self.stream);
+        encoder.u8(self.attributes.len() as u8);
+        for attribute in self.attributes {
+            encoder.u32(attribute.id);
+            encoder.raw(&attribute.value);
         }
-        encoder.u32(places.bytes as u32);
-        let mut filled = 0;
-        for (i, &(offset, bytes)) in places.places.iter().enumerate() {
-            // Padding, as parameters are aligned.
-            encoder.raw(&[0; 16][..(offset - filled).min(16)]);
-            encoder.raw(std::slice::from_raw_parts(*parameters.add(i), bytes));
-            filled = offset + bytes;
-        }
-    })
+    }
+}
+
+unsafe fn launch(launch: &Launch<'_>, arguments: Arguments) -> i32 {
+    match launch.prepare(arguments) {
+        Ok(encode) => front().post(numbers::cuLaunchKernel, encode),
+        Err(status) => status,
+    }
 }
 
 /// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK of every GPU since compute capability 2.0.
 const MOST_THREADS: u64 = 1024;
+/// CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z, and _MAX_GRID_DIM_Y and _Z, likewise.
+const MOST_Z_THREADS: u32 = 64;
+const MOST_YZ_BLOCKS: u32 = 65_535;
 
 /// The buffer that `extra` names.
 unsafe fn from_buffer<'a>(extra: *const usize) -> Option<&'a [u8]> {
@@ -77,7 +117,7 @@ unsafe fn from_buffer<'a>(extra: *const usize) -> Option<&'a [u8]> {
         }
         entry = entry.add(2);
     }
-    (!at.is_null()).then(|| std::slice::from_raw_parts(at, bytes))
+    (!at.is_null()).then(|| slice::from_raw_parts(at, bytes))
 }
 
 #[no_mangle]
@@ -95,8 +135,8 @@ pub unsafe extern "C" fn cuLaunchKernel(
     parameters: *const *const u8,
     extra: *const usize,
 ) -> i32 {
-    let l = Launch { function, grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, stream, cooperative: false };
-    launch(&l, parameters, extra)
+    let shape = Launch { function, grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, stream, attributes: &[] };
+    launch(&shape, Arguments { parameters, extra })
 }
 
 #[no_mangle]
@@ -113,8 +153,11 @@ pub unsafe extern "C" fn cuLaunchCooperativeKernel(
     stream: u64,
     parameters: *const *const u8,
 ) -> i32 {
-    let l = Launch { function, grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, stream, cooperative: true };
-    launch(&l, parameters, std::ptr::null())
+    let mut cooperative = Attribute { id: COOPERATIVE, padding: [0; 4], value: [0; 64] };
+    cooperative.value[0] = 1;
+    let attributes = slice::from_ref(&cooperative);
+    let shape = Launch { function, grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, stream, attributes };
+    launch(&shape, Arguments { parameters, extra: std::ptr::null() })
 }
 
 /// CUlaunchConfig of the driver API.
@@ -130,120 +173,109 @@ pub struct Config {
 
 /// CUlaunchAttribute of the driver API.
 #[repr(C)]
-struct Attribute {
+pub(crate) struct Attribute {
     id: u32,
     padding: [u8; 4],
     value: [u8; 64],
 }
 
-/// CU_LAUNCH_ATTRIBUTE_COOPERATIVE.
+/// CUlaunchAttributeID: those with a meaning here, and the last of the API's version 13.0.
 const COOPERATIVE: u32 = 2;
-/// CU_LAUNCH_ATTRIBUTE_IGNORE and others that say how fast, not what.
-const HINTS: [u32; 4] = [0, 1, 8, 9];
+const DEVICE_UPDATABLE_NODE: u32 = 13;
+const LAST_ATTRIBUTE: u32 = 16;
+/// The most attributes of a launch that travel.
+const MOST_ATTRIBUTES: usize = 64;
+
+impl Attribute {
+    /// All but one are plain data, or events, whose numbers the server knows.
+    fn check(&self) -> Result<(), i32> {
+        if self.id > LAST_ATTRIBUTE {
+            return Err(front().refuse("a launch with attributes later than CUDA 13.0"));
+        }
+        if self.id == DEVICE_UPDATABLE_NODE && self.value[0] != 0 {
+            return Err(front().refuse("a launch that GPU programs update"));
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    unsafe fn attributes(&self) -> Result<&[Attribute], i32> {
+        match self.attribute_count as usize {
+            0 => Ok(&[]),
+            count if count > MOST_ATTRIBUTES || self.attributes.is_null() => Err(STATUSES.invalid),
+            count => Ok(slice::from_raw_parts(self.attributes, count)),
+        }
+    }
+
+    unsafe fn launch(&self, function: u64) -> Result<Launch<'_>, i32> {
+        let attributes = self.attributes()?;
+        let Config { grid, block, shared_bytes, stream, .. } = *self;
+        Ok(Launch { function, grid, block, shared_bytes, stream, attributes })
+    }
+}
 
 #[no_mangle]
 pub unsafe extern "C" fn cuLaunchKernelEx(config: *const Config, function: u64, parameters: *const *const u8, extra: *const usize) -> i32 {
     if config.is_null() {
         return STATUSES.invalid;
     }
-    let config = &*config;
-    let mut cooperative = false;
-    for i in 0..config.attribute_count as usize {
-        let attribute = &*config.attributes.add(i);
-        match attribute.id {
-            COOPERATIVE => cooperative = attribute.value[0] != 0,
-            id if HINTS.contains(&id) => {}
-            _ => return front().refuse("cuLaunchKernelEx with attributes such as clusters"),
-        }
+    match (*config).launch(function) {
+        Ok(shape) => launch(&shape, Arguments { parameters, extra }),
+        Err(status) => status,
     }
-    let l =
-        Launch { function, grid: config.grid, block: config.block, shared_bytes: config.shared_bytes, stream: config.stream, cooperative };
-    launch(&l, parameters, extra)
 }
 
-type HostFunction = unsafe extern "C" fn(*mut c_void);
-
-/// Functions that streams will call, by number: address and argument.
-#[derive(Default)]
-struct HostFunctions {
-    next: u64,
-    by_number: HashMap<u64, (usize, usize)>,
-    runs: bool,
-}
-
-fn host_functions() -> &'static Mutex<HostFunctions> {
-    static HOST_FUNCTIONS: OnceLock<Mutex<HostFunctions>> = OnceLock::new();
-    HOST_FUNCTIONS.get_or_init(Mutex::default)
-}
-
-/// A thread with a lane of its own waits for streams that reach such functions, and runs them.
-fn run_host_functions() {
-    loop {
-        let mut number = 0;
-        let status = front().call(
-            numbers::nearmetalNextHostFunction,
-            |_| {},
-            |decoder| {
-                number = decoder.u64()?;
-                Ok(())
-            },
-        );
-        if status != STATUSES.ok {
-            return;
-        }
-        let function = host_functions().lock().expect("no one panics with this lock").by_number.remove(&number);
-        if let Some((function, data)) = function {
-            // SAFETY: the program gave a function of this type.
-            unsafe { std::mem::transmute::<usize, HostFunction>(function)(data as *mut c_void) };
-        }
-        if front().call(numbers::nearmetalHostFunctionDone, |_| {}, |_| Ok(())) != STATUSES.ok {
-            return;
-        }
+unsafe fn ask_of_clusters(number: u16, answer: *mut i32, function: u64, config: *const Config) -> i32 {
+    if answer.is_null() || config.is_null() {
+        return STATUSES.invalid;
     }
+    let shape = as_function(function).and_then(|function| (*config).launch(function));
+    let shape = match shape {
+        Ok(shape) => shape,
+        Err(status) => return status,
+    };
+    front().call(
+        number,
+        |encoder| shape.encode_shape(encoder),
+        |decoder| {
+            *answer = decoder.i32()?;
+            Ok(())
+        },
+    )
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn cuLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: *mut c_void) -> i32 {
-    let Some(function) = function else { return STATUSES.invalid };
-    if !front().is(kinds::CUstream, stream) {
-        return STATUSES.handle;
-    }
-    let mut functions = host_functions().lock().expect("no one panics with this lock");
-    if !functions.runs {
-        if std::thread::Builder::new().name("gpu-callbacks".into()).spawn(run_host_functions).is_err() {
-            return STATUSES.lost;
-        }
-        functions.runs = true;
-    }
-    functions.next += 1;
-    let number = functions.next;
-    functions.by_number.insert(number, (function as usize, data as usize));
-    front().post(numbers::cuLaunchHostFunc, |encoder| {
-        encoder.u64(stream);
-        encoder.u64(number);
-    })
+pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(count: *mut i32, function: u64, config: *const Config) -> i32 {
+    ask_of_clusters(numbers::cuOccupancyMaxActiveClusters, count, function, config)
 }
 
-type StreamCallback = unsafe extern "C" fn(u64, i32, *mut c_void);
-
-struct Callback {
-    function: StreamCallback,
-    stream: u64,
-    data: *mut c_void,
-}
-
-/// The older form of such functions, which also hears of the stream and its state.
 #[no_mangle]
-pub unsafe extern "C" fn cuStreamAddCallback(stream: u64, function: Option<StreamCallback>, data: *mut c_void, flags: u32) -> i32 {
-    unsafe extern "C" fn run(callback: *mut c_void) {
-        let callback = Box::from_raw(callback.cast::<Callback>());
-        (callback.function)(callback.stream, STATUSES.ok, callback.data);
-    }
-    let (Some(function), 0) = (function, flags) else { return STATUSES.invalid };
-    let callback = Box::into_raw(Box::new(Callback { function, stream, data }));
-    let status = cuLaunchHostFunc(stream, Some(run), callback.cast());
-    if status != STATUSES.ok {
-        drop(Box::from_raw(callback));
-    }
-    status
+pub unsafe extern "C" fn cuOccupancyMaxPotentialClusterSize(size: *mut i32, function: u64, config: *const Config) -> i32 {
+    ask_of_clusters(numbers::cuOccupancyMaxPotentialClusterSize, size, function, config)
+}
+
+/// Functions that take a kernel of a library for its function in the current context.
+macro_rules! of_kernels {
+    ($($name:ident($($before:ident: $before_type:ty,)* @function $(, $after:ident: $after_type:ty)*);)*) => {$(
+        #[no_mangle]
+        #[allow(clippy::too_many_arguments)]
+        pub unsafe extern "C" fn $name($($before: $before_type,)* function: u64 $(, $after: $after_type)*) -> i32 {
+            match as_function(function) {
+                Ok(function) => remote::$name($($before,)* function $(, $after)*),
+                Err(status) => status,
+            }
+        }
+    )*};
+}
+
+of_kernels! {
+    cuFuncGetAttribute(value: *mut i32, attribute: i32, @function);
+    cuFuncSetAttribute(@function, attribute: i32, value: i32);
+    cuFuncSetCacheConfig(@function, config: i32);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, @function, threads: i32, shared_bytes: usize);
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks: *mut i32, @function, threads: i32, shared_bytes: usize, flags: u32);
+    cuOccupancyAvailableDynamicSMemPerBlock(bytes: *mut usize, @function, blocks: i32, threads: i32);
+    cuOccupancyMaxPotentialBlockSize(blocks: *mut i32, threads: *mut i32, @function, shared_of: *const std::ffi::c_void, shared_bytes: usize, most: i32);
+    cuOccupancyMaxPotentialBlockSizeWithFlags(blocks: *mut i32, threads: *mut i32, @function, shared_of: *const std::ffi::c_void, shared_bytes: usize, most: i32, flags: u32);
 }

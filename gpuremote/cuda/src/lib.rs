@@ -2,14 +2,20 @@
 //!
 //! The environment says where the server is: `NEARMETAL_GPU_SERVER` (`unix:PATH` or `tcp:HOST:PORT`) and `NEARMETAL_GPU_TOKEN_FILE`.
 
+mod boxes;
 mod by_hand;
 mod channel;
 mod contexts;
 mod copies;
+mod fills;
+mod graphs;
+mod host_functions;
 mod images;
 mod launch;
 mod places;
+mod pools;
 mod programs;
+mod tensor_maps;
 
 use std::sync::OnceLock;
 

@@ -30,12 +30,27 @@ fn host_memory() -> &'static RwLock<BTreeMap<u64, (usize, u32)>> {
     HOST_MEMORY.get_or_init(RwLock::default)
 }
 
+/// Memory of the program's own that it has registered, by address: its size in bytes.
+fn registered() -> &'static RwLock<BTreeMap<u64, usize>> {
+    static REGISTERED: OnceLock<RwLock<BTreeMap<u64, usize>>> = OnceLock::new();
+    REGISTERED.get_or_init(RwLock::default)
+}
+
 /// Whether so many bytes from there are device memory of this process.
 pub(crate) fn is_device(address: u64, bytes: usize) -> bool {
     let memory = device_memory().read().expect("no one panics with this lock");
     memory.range(..=address).next_back().is_some_and(|(&start, place)| {
         let offset = (address - start) as usize;
         offset < place.bytes.max(1) && bytes <= place.bytes - offset
+    })
+}
+
+/// Whether so many bytes from there begin in device memory that was allocated here, and end outside it.
+pub(crate) fn is_overrun(address: u64, bytes: usize) -> bool {
+    let memory = device_memory().read().expect("no one panics with this lock");
+    memory.range(..=address).next_back().is_some_and(|(&start, place)| {
+        let offset = (address - start) as usize;
+        offset < place.bytes && bytes > place.bytes - offset
     })
 }
 
@@ -60,7 +75,7 @@ pub(crate) fn shared_offset(start: *const u8, bytes: usize) -> Option<usize> {
     arena()?.offset(start, bytes)
 }
 
-unsafe fn allocated(status: i32, address: *const u64, bytes: usize) -> i32 {
+pub(crate) unsafe fn allocated(status: i32, address: *const u64, bytes: usize) -> i32 {
     if status == STATUSES.ok {
         let place = Place { bytes, context: contexts::current(), image: 0 };
         device_memory().write().expect("no one panics with this lock").insert(*address, place);
@@ -256,15 +271,27 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(memory: *mut c_void, bytes: usize,
     if flags & DEVICE_MAPPED != 0 {
         return front().refuse("cuMemHostRegister with CU_MEMHOSTREGISTER_DEVICEMAP");
     }
+    let mut registered = registered().write().expect("no one panics with this lock");
+    let (start, end) = (memory as u64, (memory as u64).saturating_add(bytes as u64));
+    if registered.range(..end).next_back().is_some_and(|(&other, &length)| other + length as u64 > start) {
+        return ALREADY_REGISTERED;
+    }
+    registered.insert(start, bytes);
     STATUSES.ok
 }
+
+/// CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED and _NOT_REGISTERED.
+const ALREADY_REGISTERED: i32 = 712;
+const NOT_REGISTERED: i32 = 713;
 
 #[no_mangle]
 pub unsafe extern "C" fn cuMemHostUnregister(memory: *mut c_void) -> i32 {
     if memory.is_null() {
-        STATUSES.invalid
-    } else {
-        STATUSES.ok
+        return STATUSES.invalid;
+    }
+    match registered().write().expect("no one panics with this lock").remove(&(memory as u64)) {
+        Some(_) => STATUSES.ok,
+        None => NOT_REGISTERED,
     }
 }
 

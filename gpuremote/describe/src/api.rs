@@ -121,6 +121,7 @@ pub enum Type {
     Scalars(Scalars),
     Handle(String),
     New(String),
+    Found(String),
     Free(String),
     InHandles(String, Length),
     Foreign(ForeignHandle),

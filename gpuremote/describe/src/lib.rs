@@ -53,6 +53,7 @@
 //! | `H` | by value | its number |
 //! | `api.H`, a handle of another API | by value | its number |
 //! | `new H` | pointer to a handle | a number, which the client mints |
+//! | `found H` | pointer to a handle | the number of an object that the library has already, in the reply |
 //! | `free H` | by value | its number, which is free afterwards |
 //! | `in H[n]` | pointer to `n` handles | their numbers, or that the pointer was null |
 //!

@@ -1,5 +1,6 @@
 //! What the client's numbers stand for in this process.
 
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Mutex;
 
@@ -9,6 +10,8 @@ use gpuremote_wire::Malformed;
 const KIND_SHIFT: u32 = 40;
 const TAG_SHIFT: u32 = 56;
 const TAG: u64 = 0x6e;
+/// Set in the index of an object whose number this process gave: one that the driver had already when the client met it.
+const GIVEN: usize = 1 << 39;
 /// The most objects of a kind that a client may have.
 const MOST: usize = 1 << 22;
 
@@ -19,10 +22,29 @@ struct Object(*mut c_void);
 // SAFETY: drivers' objects may be used by all threads.
 unsafe impl Send for Object {}
 
+/// The objects of a kind: those whose numbers the client minted, and those whose numbers this process gave.
+#[derive(Default)]
+struct Objects {
+    minted: Vec<Object>,
+    given: Vec<Object>,
+    free: Vec<usize>,
+    numbers: HashMap<usize, u64>,
+}
+
+impl Objects {
+    fn place(&mut self, index: usize) -> Option<&mut Object> {
+        if index & GIVEN == 0 {
+            self.minted.get_mut(index)
+        } else {
+            self.given.get_mut(index & !GIVEN)
+        }
+    }
+}
+
 /// What the client's numbers stand for.
 pub struct Handles {
     first: &'static [u64],
-    kinds: Vec<Mutex<Vec<Object>>>,
+    kinds: Vec<Mutex<Objects>>,
 }
 
 impl Handles {
@@ -40,8 +62,8 @@ impl Handles {
         if number < self.first[kind] {
             return Some(number as *mut c_void);
         }
-        let objects = self.kinds[kind].lock().expect("no one panics with this lock");
-        objects.get(Self::index(kind, number)?).map(|object| object.0).filter(|object| !object.is_null())
+        let mut objects = self.kinds[kind].lock().expect("no one panics with this lock");
+        objects.place(Self::index(kind, number)?).map(|object| object.0).filter(|object| !object.is_null())
     }
 
     /// The object with this number, which has none afterwards.
@@ -50,19 +72,60 @@ impl Handles {
             return Some(number as *mut c_void);
         }
         let mut objects = self.kinds[kind].lock().expect("no one panics with this lock");
-        let object = objects.get_mut(Self::index(kind, number)?)?;
-        let taken = std::mem::replace(object, Object(std::ptr::null_mut())).0;
-        (!taken.is_null()).then_some(taken)
+        let index = Self::index(kind, number)?;
+        let taken = std::mem::replace(objects.place(index)?, Object(std::ptr::null_mut())).0;
+        if taken.is_null() {
+            return None;
+        }
+        if objects.numbers.get(&(taken as usize)) == Some(&number) {
+            objects.numbers.remove(&(taken as usize));
+        }
+        if index & GIVEN != 0 {
+            objects.free.push(index & !GIVEN);
+        }
+        Some(taken)
+    }
+
+    /// The number of an object that the driver names. One that has none yet gets one. It fails when there are too many.
+    pub fn number(&self, kind: usize, object: *mut c_void) -> Result<u64, Malformed> {
+        if (object as u64) < self.first[kind] {
+            return Ok(object as u64);
+        }
+        let mut objects = self.kinds[kind].lock().expect("no one panics with this lock");
+        if let Some(&number) = objects.numbers.get(&(object as usize)) {
+            return Ok(number);
+        }
+        let index = objects.free.pop().unwrap_or(objects.given.len());
+        if index >= MOST {
+            return Err(Malformed("a client has too many objects of a kind"));
+        }
+        if index == objects.given.len() {
+            objects.given.push(Object(object));
+        } else {
+            objects.given[index] = Object(object);
+        }
+        let number = (TAG << TAG_SHIFT) | ((kind as u64) << KIND_SHIFT) | (GIVEN | index) as u64;
+        objects.numbers.insert(object as usize, number);
+        Ok(number)
+    }
+
+    /// Takes the number from an object that the driver has ended by itself.
+    pub fn forget(&self, kind: usize, object: *mut c_void) {
+        let number = self.kinds[kind].lock().expect("no one panics with this lock").numbers.get(&(object as usize)).copied();
+        if let Some(number) = number {
+            self.take(kind, number);
+        }
     }
 
     /// Gives an object a number. It fails when that is none of this kind, or too large.
     pub fn put(&self, kind: usize, number: u64, object: *mut c_void) -> Result<(), Malformed> {
         let index = Self::index(kind, number).filter(|&index| index < MOST).ok_or(Malformed("a new handle has no number of its kind"))?;
         let mut objects = self.kinds[kind].lock().expect("no one panics with this lock");
-        if objects.len() <= index {
-            objects.resize(index + 1, Object(std::ptr::null_mut()));
+        if objects.minted.len() <= index {
+            objects.minted.resize(index + 1, Object(std::ptr::null_mut()));
         }
-        objects[index] = Object(object);
+        objects.minted[index] = Object(object);
+        objects.numbers.insert(object as usize, number);
         Ok(())
     }
 }
@@ -86,5 +149,19 @@ mod tests {
         assert_eq!(handles.take(1, NUMBER), None, "taken twice");
         assert!(handles.put(1, NUMBER + MOST as u64, object).is_err());
         assert!(handles.put(0, 7, object).is_err());
+    }
+
+    #[test]
+    fn what_the_driver_names_has_one_number() {
+        let handles = Handles::new(&[1, 1]);
+        let [met, made] = [0x1000, 0x2000].map(|address| address as *mut c_void);
+        let number = handles.number(1, met).unwrap();
+        assert_eq!((handles.number(1, met), handles.get(1, number)), (Ok(number), Some(met)));
+        handles.put(1, NUMBER, made).unwrap();
+        assert_eq!(handles.number(1, made), Ok(NUMBER), "the client's own number");
+        assert_eq!(handles.number(1, std::ptr::null_mut()), Ok(0), "none stays none");
+        handles.forget(1, met);
+        assert_eq!(handles.get(1, number), None);
+        assert_eq!(handles.number(1, 0x3000 as *mut c_void), Ok(number), "numbers come again");
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn checks(code: &mut String, function: &Function) {
                 "    if !front.is(gpuremote_client::HandleKind {{ number: {}, first: {} }}, {name}) {{ return {no_handle}; }}",
                 handle.kind, handle.first
             ),
-            Type::New(_) | Type::Text => writeln!(code, "    if {name}.is_null() {{ return {invalid}; }}"),
+            Type::New(_) | Type::Found(_) | Type::Text => writeln!(code, "    if {name}.is_null() {{ return {invalid}; }}"),
             Type::Null => {
                 let refusal = failure(function, &format!("front.refuse(\"{} with {name}\")", function.name));
                 writeln!(code, "    if !{name}.is_null() {{ return {refusal}; }}")
@@ -129,6 +129,7 @@ pub(super) fn decode(code: &mut String, function: &Function) {
                     count(length)
                 )
             }
+            Type::Found(_) => writeln!(code, "        *{name} = decoder.u64()?;"),
             Type::Info => {
                 writeln!(code, "        answered_{name} = crate::answer(decoder.bytes_counted()?, {name}_size, {name}, {name}_size_ret);")
             }

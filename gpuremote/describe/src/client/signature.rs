@@ -39,7 +39,7 @@ fn c_type(r#type: &Type) -> String {
         Type::Info | Type::Scalars(Scalars { written: true, .. }) => "*mut u8".into(),
         Type::Scalars(_) => "*const u8".into(),
         Type::Handle(_) | Type::Free(_) | Type::Foreign(_) => "u64".into(),
-        Type::New(_) => "*mut u64".into(),
+        Type::New(_) | Type::Found(_) => "*mut u64".into(),
         Type::InHandles(..) => "*const u64".into(),
         Type::Object(_) | Type::Maybe(_) => "*mut crate::Object".into(),
         Type::Want(_) => "*mut *mut crate::Object".into(),

@@ -26,6 +26,7 @@ pub(super) fn read_type(api: &Api, text: &str) -> Result<Type, String> {
     };
     match word {
         "new" => Ok(Type::New(handle(what)?)),
+        "found" => Ok(Type::Found(handle(what)?)),
         "free" => Ok(Type::Free(handle(what)?)),
         "in" => {
             let (name, length) = read_array(what)?;

@@ -99,7 +99,7 @@ fn look_up(code: &mut String, api: &Api, function: &Function) {
                 );
                 (name.clone(), *wrong)
             }
-            Type::New(_) => {
+            Type::New(_) | Type::Found(_) => {
                 let _ =
                     writeln!(code, "            let mut new_{name} = std::ptr::null_mut();\n            let {name} = &raw mut new_{name};");
                 continue;
@@ -155,6 +155,10 @@ fn encode(code: &mut String, api: &Api, function: &Function) {
             Type::New(kind) => {
                 writeln!(code, "            if status == {ok} {{ server.handles.put(kinds::{kind}, {name}_number, new_{name})?; }}")
             }
+            Type::Found(kind) => writeln!(
+                code,
+                "            encoder.u64(if status == {ok} {{ server.handles.number(kinds::{kind}, new_{name})? }} else {{ 0 }});"
+            ),
             Type::Want(kind) => wanted(code, ok, function, name, kind),
             Type::Scalars(Scalars { written: true, .. }) => writeln!(code, "            {name}_scalars.put(encoder);"),
             Type::Out(scalar, _) => writeln!(code, "            for value in {name}_values {{ encoder.{scalar}(value); }}"),

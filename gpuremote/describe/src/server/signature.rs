@@ -19,7 +19,7 @@ fn c_type(r#type: &Type) -> String {
         Type::Null => "*const c_void".into(),
         Type::Info => "usize, *mut u8, *mut usize".into(),
         Type::Handle(_) | Type::Free(_) | Type::Foreign(_) | Type::Object(_) | Type::Maybe(_) | Type::Scalars(_) => "*mut c_void".into(),
-        Type::New(_) | Type::Want(_) => "*mut *mut c_void".into(),
+        Type::New(_) | Type::Found(_) | Type::Want(_) => "*mut *mut c_void".into(),
         Type::InHandles(..) | Type::Objects(_) => "*const *mut c_void".into(),
     }
 }

@@ -1,63 +1,26 @@
 //! Calls whose arguments a description can't tell.
 
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_void, CStr};
 use std::io;
-use std::sync::atomic::Ordering;
-use std::sync::{Condvar, Mutex};
 
 use gpuremote_wire::{Decoder, Encoder, Malformed};
 
 use super::{calls, text, Server, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::worker::{Link, Outcome};
 
-/// CU_LAUNCH_PARAM_END, _BUFFER_POINTER and _BUFFER_SIZE: how `extra` of cuLaunchKernel passes parameters as one buffer.
-const PARAMETERS_END: usize = 0;
-const PARAMETERS_AT: usize = 1;
-const PARAMETERS_BYTES: usize = 2;
 /// The largest image of GPU programs, in bytes.
 const IMAGE_BYTES: usize = 1 << 30;
 /// The most parameters of a GPU program.
 const MOST_PARAMETERS: usize = 4096;
+/// The most programs of an image that a reply names.
+const MOST_PROGRAMS: u32 = 1 << 14;
 
-/// Functions of the client that its streams call, and that it runs itself.
-#[derive(Default)]
-pub struct HostFunctions {
-    state: Mutex<HostFunctionsState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct HostFunctionsState {
-    reached: VecDeque<u64>,
-    done: u64,
-    begun: u64,
-}
-
-/// What a stream calls: it waits until the client has run its function.
-struct Reached {
-    shared: *const HostFunctions,
-    number: u64,
-}
-
-unsafe extern "C" fn reached(data: *mut c_void) {
-    let reached = Box::from_raw(data.cast::<Reached>());
-    let functions = &*reached.shared;
-    let mut state = functions.state.lock().expect("no one panics with this lock");
-    state.reached.push_back(reached.number);
-    state.begun += 1;
-    let place = state.begun;
-    functions.changed.notify_all();
-    while state.done < place {
-        state = functions.changed.wait(state).expect("no one panics with this lock");
-    }
-}
+/// Functions of the driver that list programs, and tell of each its name and where its parameters lie.
+type List = unsafe extern "C" fn(*mut u64, u32, *mut c_void) -> i32;
+type Name = unsafe extern "C" fn(*mut u64, *mut c_void) -> i32;
+type Info = unsafe extern "C" fn(*mut c_void, usize, *mut usize, *mut usize) -> i32;
 
 impl Server {
-    fn function(&self, number: u64) -> Option<*mut c_void> {
-        self.handles.get(calls::kinds::CUfunction, number).or_else(|| self.handles.get(calls::kinds::CUkernel, number))
-    }
-
     unsafe fn image(&mut self, link: &mut Link<'_>, decoder: &mut Decoder<'_>) -> io::Result<(u64, Vec<u8>)> {
         let (number, length) = (decoder.u64()?, decoder.usize()?);
         decoder.finish()?;
@@ -149,59 +112,57 @@ impl Server {
         Ok(Outcome::Status(status))
     }
 
-    pub unsafe fn cu_launch_kernel(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
-        let function = decoder.u64()?;
-        let mut sizes = [0; 7];
-        for size in &mut sizes {
-            *size = decoder.u32()?;
-        }
-        let stream = decoder.u64()?;
-        let cooperative = decoder.u8()? != 0;
-        let parameters = decoder.bytes_counted()?;
-        decoder.finish()?;
-        let (Some(function), Some(stream)) = (self.function(function), self.handles.get(calls::kinds::CUstream, stream)) else {
-            return Ok(Outcome::Status(INVALID_HANDLE));
-        };
-        let length = parameters.len();
-        let extra = [PARAMETERS_AT, parameters.as_ptr() as usize, PARAMETERS_BYTES, &raw const length as usize, PARAMETERS_END];
-        let [gx, gy, gz, bx, by, bz, shared] = sizes;
-        if cooperative {
-            return self.launch_cooperative(function, sizes, stream, parameters);
-        }
-        let Some(run) = self.functions.cuLaunchKernel else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
-        Ok(Outcome::Status(run(function, gx, gy, gz, bx, by, bz, shared, stream, std::ptr::null(), extra.as_ptr().cast())))
-    }
-
-    /// Cooperative launches take no buffer of parameters, so the places of each are asked for again.
-    unsafe fn launch_cooperative(
-        &self,
-        function: *mut c_void,
-        sizes: [u32; 7],
-        stream: *mut c_void,
-        parameters: &[u8],
-    ) -> io::Result<Outcome> {
-        let (Some(run), Some(info)) = (self.functions.cuLaunchCooperativeKernel, self.functions.cuFuncGetParamInfo) else {
-            return Ok(Outcome::Status(NOT_SUPPORTED));
-        };
-        let mut pointers = Vec::new();
-        let (mut offset, mut bytes) = (0, 0);
-        while pointers.len() < MOST_PARAMETERS && info(function, pointers.len(), &mut offset, &mut bytes) == 0 {
-            if offset.checked_add(bytes).is_none_or(|end| end > parameters.len()) {
-                return Ok(Outcome::Status(INVALID_VALUE));
-            }
-            pointers.push(parameters.as_ptr().add(offset) as u64);
-        }
-        let [gx, gy, gz, bx, by, bz, shared] = sizes;
-        Ok(Outcome::Status(run(function, gx, gy, gz, bx, by, bz, shared, stream, pointers.as_ptr())))
-    }
-
-    pub unsafe fn cu_launch_cooperative_kernel(
+    pub unsafe fn cu_module_enumerate_functions(
         &mut self,
-        link: &mut Link<'_>,
+        _: &mut Link<'_>,
         decoder: &mut Decoder<'_>,
         values: &mut Encoder,
     ) -> io::Result<Outcome> {
-        self.cu_launch_kernel(link, decoder, values)
+        let f = &self.functions;
+        let calls = (f.cuModuleEnumerateFunctions, f.cuFuncGetName, f.cuFuncGetParamInfo);
+        self.enumerate(calls, (calls::kinds::CUmodule, calls::kinds::CUfunction), decoder, values)
+    }
+
+    pub unsafe fn cu_library_enumerate_kernels(
+        &mut self,
+        _: &mut Link<'_>,
+        decoder: &mut Decoder<'_>,
+        values: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        let f = &self.functions;
+        let calls = (f.cuLibraryEnumerateKernels, f.cuKernelGetName, f.cuKernelGetParamInfo);
+        self.enumerate(calls, (calls::kinds::CUlibrary, calls::kinds::CUkernel), decoder, values)
+    }
+
+    /// The programs of a module or library: the number, the name, and the places of the parameters of each.
+    unsafe fn enumerate(
+        &self,
+        (list, name, info): (Option<List>, Option<Name>, Option<Info>),
+        (of, kind): (usize, usize),
+        decoder: &mut Decoder<'_>,
+        values: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        let (count, number) = (decoder.u32()?, decoder.u64()?);
+        decoder.finish()?;
+        let count = count.min(MOST_PROGRAMS);
+        let Some(image) = self.handles.get(of, number) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
+        let (Some(list), Some(name), Some(info)) = (list, name, info) else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
+        let mut programs = vec![0u64; count as usize];
+        let status = list(programs.as_mut_ptr(), count, image);
+        if status != 0 {
+            return Ok(Outcome::Status(status));
+        }
+        programs.retain(|&program| program != 0);
+        values.u32(programs.len() as u32);
+        for program in programs {
+            let program = program as *mut c_void;
+            values.u64(self.handles.number(kind, program)?);
+            let mut text = 0;
+            let named = name(&mut text, program) == 0 && text != 0;
+            values.bytes_counted(if named { CStr::from_ptr(text as *const c_char).to_bytes() } else { &[] });
+            Self::parameters(values, |i, offset, bytes| info(program, i, offset, bytes));
+        }
+        Ok(Outcome::Status(0))
     }
 
     pub unsafe fn cu_ctx_pop_current_v2(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
@@ -257,23 +218,6 @@ impl Server {
         Ok(Outcome::Status(status))
     }
 
-    /// Between two places on the GPU. A client's own rows travel by the copies above.
-    pub unsafe fn cu_memcpy2_dasync_v2(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
-        let stream = decoder.u64()?;
-        let mut fields = [0u64; 6];
-        for field in &mut fields {
-            *field = decoder.u64()?;
-        }
-        decoder.finish()?;
-        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let Some(run) = self.functions.cuMemcpy2DAsync_v2 else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
-        let [from, from_pitch, to, to_pitch, width, height] = fields;
-        /// CUDA_MEMCPY2D of the driver API; type 2 is device memory.
-        const DEVICE: u64 = 2;
-        let copy: [u64; 16] = [0, 0, DEVICE, 0, from, 0, from_pitch, 0, 0, DEVICE, 0, to, 0, to_pitch, width, height];
-        Ok(Outcome::Status(run(copy.as_ptr().cast(), stream)))
-    }
-
     unsafe fn error_text(
         &mut self,
         decoder: &mut Decoder<'_>,
@@ -299,54 +243,6 @@ impl Server {
         self.error_text(decoder, values, self.functions.cuGetErrorString)
     }
 
-    pub unsafe fn cu_launch_host_func(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
-        let (stream, number) = (decoder.u64()?, decoder.u64()?);
-        decoder.finish()?;
-        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let Some(run) = self.functions.cuLaunchHostFunc else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
-        let data = Box::into_raw(Box::new(Reached { shared: &self.shared.host_functions, number }));
-        let callback: unsafe extern "C" fn(*mut c_void) = reached;
-        let status = run(stream, callback as *const u8, data.cast());
-        if status != 0 {
-            drop(Box::from_raw(data));
-        }
-        Ok(Outcome::Status(status))
-    }
-
-    /// Waits until a stream reaches a function of the client.
-    pub unsafe fn nearmetal_next_host_function(
-        &mut self,
-        _: &mut Link<'_>,
-        decoder: &mut Decoder<'_>,
-        values: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        decoder.finish()?;
-        let functions = &self.shared.host_functions;
-        let mut state = functions.state.lock().expect("no one panics with this lock");
-        let number = loop {
-            match state.reached.pop_front() {
-                Some(number) => break number,
-                None => state = functions.changed.wait(state).expect("no one panics with this lock"),
-            }
-        };
-        values.u64(number);
-        Ok(Outcome::Status(0))
-    }
-
-    /// The client has run the function that was reached first of those not done.
-    pub unsafe fn nearmetal_host_function_done(
-        &mut self,
-        _: &mut Link<'_>,
-        decoder: &mut Decoder<'_>,
-        _: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        decoder.finish()?;
-        let functions = &self.shared.host_functions;
-        functions.state.lock().expect("no one panics with this lock").done += 1;
-        functions.changed.notify_all();
-        Ok(Outcome::Status(0))
-    }
-
     pub unsafe fn cu_thread_exchange_stream_capture_mode(
         &mut self,
         _: &mut Link<'_>,
@@ -358,36 +254,6 @@ impl Server {
         // A driver without this function captures nothing, so no mode forbids anything.
         let status = self.functions.cuThreadExchangeStreamCaptureMode.map_or(0, |run| run(&raw mut mode));
         values.i32(mode);
-        Ok(Outcome::Status(status))
-    }
-
-    pub unsafe fn cu_stream_begin_capture_v2(
-        &mut self,
-        _: &mut Link<'_>,
-        decoder: &mut Decoder<'_>,
-        _: &mut Encoder,
-    ) -> io::Result<Outcome> {
-        let (stream, mode) = (decoder.u64()?, decoder.i32()?);
-        decoder.finish()?;
-        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let Some(run) = self.functions.cuStreamBeginCapture_v2 else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
-        let status = run(stream, mode);
-        if status == 0 {
-            self.shared.captures.store(true, Ordering::SeqCst);
-        }
-        Ok(Outcome::Status(status))
-    }
-
-    pub unsafe fn cu_stream_end_capture(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
-        let (stream, number) = (decoder.u64()?, decoder.u64()?);
-        decoder.finish()?;
-        let Some(stream) = self.handles.get(calls::kinds::CUstream, stream) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let Some(run) = self.functions.cuStreamEndCapture else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
-        let mut graph = std::ptr::null_mut();
-        let status = run(stream, &mut graph);
-        if status == 0 {
-            self.handles.put(calls::kinds::CUgraph, number, graph)?;
-        }
         Ok(Outcome::Status(status))
     }
 }

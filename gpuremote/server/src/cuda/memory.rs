@@ -20,6 +20,11 @@ impl Allocations {
         Allocations { bound_bytes, used_bytes: 0, by_address: HashMap::new() }
     }
 
+    /// Whether there is a bound at all.
+    pub fn is_bounded(&self) -> bool {
+        self.bound_bytes < u64::MAX
+    }
+
     /// Whether so many bytes more are within the bound.
     fn fits(&self, bytes: u64) -> bool {
         bytes <= self.bound_bytes - self.used_bytes
@@ -39,7 +44,7 @@ impl Allocations {
 
 impl Server {
     /// Allocates within the bound. The lock is held meanwhile, so that two lanes do not pass it together.
-    fn allocate(&self, bytes: u64, values: &mut Encoder, run: impl FnOnce(&mut u64, &mut Encoder) -> (i32, u64)) -> Outcome {
+    pub fn allocate(&self, bytes: u64, values: &mut Encoder, run: impl FnOnce(&mut u64, &mut Encoder) -> (i32, u64)) -> Outcome {
         let mut allocations = self.allocations.lock().expect("no one panics with this lock");
         if !allocations.fits(bytes) {
             return Outcome::Status(OUT_OF_MEMORY);

@@ -1,8 +1,13 @@
 //! CUDA's driver API. What the description says all about is generated; here is the rest.
 
 mod copies;
+mod graphs;
 mod hand;
+mod host_functions;
+mod launch;
 mod memory;
+mod pools;
+mod tensor_maps;
 mod transfers;
 
 use std::ffi::{c_void, CString};
@@ -34,7 +39,7 @@ pub struct Shared {
     functions: calls::Functions,
     handles: Handles,
     allocations: Mutex<memory::Allocations>,
-    host_functions: hand::HostFunctions,
+    host_functions: host_functions::HostFunctions,
     /// How often contexts may have ended, with all events in them and what was pinned for them.
     ended_contexts: AtomicU64,
     /// Whether a stream has captured a graph, ever.
@@ -53,7 +58,7 @@ impl Shared {
             functions: unsafe { calls::Functions::load(&library) },
             handles: Handles::new(&calls::FIRST_HANDLES),
             allocations: Mutex::new(memory::Allocations::new(options.memory_bytes)),
-            host_functions: hand::HostFunctions::default(),
+            host_functions: host_functions::HostFunctions::default(),
             ended_contexts: AtomicU64::new(0),
             captures: AtomicBool::new(false),
             _library: library,
@@ -101,6 +106,9 @@ impl Api for Server {
         if ends_context(function) {
             self.shared.ended_contexts.fetch_add(1, Ordering::SeqCst);
         }
+        if captures(function) {
+            self.shared.captures.store(true, Ordering::SeqCst);
+        }
         if makes_current(function) && link.lane.shares_memory() {
             // Pinning takes a millisecond, which counts less beside the making of a context than in a first copy.
             let ended = self.shared.ended_contexts.load(Ordering::SeqCst);
@@ -115,6 +123,12 @@ impl Api for Server {
 fn makes_current(function: u16) -> bool {
     use calls::numbers::{cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxPushCurrent_v2, cuCtxSetCurrent};
     [cuCtxCreate_v2, cuCtxCreate_v3, cuCtxCreate_v4, cuCtxPushCurrent_v2, cuCtxSetCurrent].contains(&function)
+}
+
+/// Whether a stream may capture after this function.
+fn captures(function: u16) -> bool {
+    use calls::numbers::{cuStreamBeginCaptureToGraph, cuStreamBeginCapture_v2};
+    [cuStreamBeginCapture_v2, cuStreamBeginCaptureToGraph].contains(&function)
 }
 
 /// Whether a context, with all in it, may end by this function.

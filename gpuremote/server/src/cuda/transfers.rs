@@ -56,7 +56,7 @@ impl Server {
     }
 
     /// Whether this stream captures what it is given: data that passes through a lane would be gone when the graph is launched.
-    unsafe fn captures(&self, stream: Option<*mut c_void>) -> bool {
+    pub unsafe fn captures(&self, stream: Option<*mut c_void>) -> bool {
         let mut capturing = 0;
         self.shared.captures.load(Ordering::SeqCst)
             && stream.is_some_and(|stream| {
