@@ -110,8 +110,11 @@ impl FatBinary {
         Ok(module)
     }
 
-    /// Stores the addresses of managed variables where the application reads them.
+    /// Stores the addresses of managed variables where the application reads them. A device without managed memory leaves them null.
     fn publish_managed(self: &Arc<FatBinary>, driver: &Driver, module: Handle) -> Outcome {
+        if !has_managed_memory(driver)? {
+            return Ok(());
+        }
         for variable in read().variables.values() {
             let Some(place) = variable.managed.filter(|_| Arc::ptr_eq(&variable.symbol.binary, self)) else { continue };
             let mut address = 0;
@@ -128,8 +131,32 @@ impl FatBinary {
     /// Those of `cuModuleLoadData`.
     pub fn load(self: &Arc<FatBinary>) -> Outcome {
         let (driver, context) = context::current()?;
+        if !has_managed_memory(driver)? {
+            self.refuse_managed();
+            return Err(Error::NOT_SUPPORTED);
+        }
         self.module(driver, context).map(|_| ())
     }
+
+    /// Names the managed variables on standard error: the application is about to read their addresses, which are null.
+    fn refuse_managed(self: &Arc<FatBinary>) {
+        for variable in read().variables.values() {
+            if variable.managed.is_some() && Arc::ptr_eq(&variable.symbol.binary, self) {
+                eprintln!(
+                    "libcudart: the device has no managed memory, so the host can't reach the __managed__ variable {}",
+                    variable.symbol.name.to_string_lossy()
+                );
+            }
+        }
+    }
+}
+
+fn has_managed_memory(driver: &Driver) -> Outcome<bool> {
+    /// `CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY`.
+    const MANAGED_MEMORY: c_int = 83;
+    let mut value = 0;
+    unsafe { driver.cuDeviceGetAttribute(&mut value, MANAGED_MEMORY, context::device()?) }?;
+    Ok(value != 0)
 }
 
 /// Runs what may load code while the thread captures a stream: loading isn't part of the captured work, so the driver may allow it.
@@ -298,7 +325,7 @@ pub fn variable(shadow: *const c_void) -> Outcome<(&'static Driver, Address, usi
         let registry = read();
         let is_target = |variable: &&Variable| {
             let place = variable.managed.map(ptr::with_exposed_provenance::<usize>);
-            place.is_some_and(|place| unsafe { place.read() } == shadow.addr())
+            !shadow.is_null() && place.is_some_and(|place| unsafe { place.read() } == shadow.addr())
         };
         let found = registry.variables.get(&shadow.addr()).or_else(|| registry.variables.values().find(is_target));
         let found = found.ok_or(Error::INVALID_SYMBOL)?;

@@ -22,7 +22,6 @@ const KERNELS: &str = concat!(include_str!("../../fakecuda/kernels/known.ptx"), 
 
 const INVALID_VALUE: i32 = 1;
 const MEMORY_ALLOCATION: i32 = 2;
-const INVALID_CONFIGURATION: i32 = 9;
 const INVALID_SYMBOL: i32 = 13;
 const INVALID_MEMCPY_DIRECTION: i32 = 21;
 const INVALID_DEVICE_FUNCTION: i32 = 98;
@@ -147,12 +146,12 @@ fn a_registered_kernel_runs() {
 
 #[test]
 fn an_invalid_launch_is_the_last_error_until_it_is_taken() {
-    assert_eq!(launch("empty", 1, 1025, 0, &[]), INVALID_CONFIGURATION);
-    assert_eq!(call!("cudaPeekAtLastError"), INVALID_CONFIGURATION);
+    assert_eq!(launch("empty", 1, 1025, 0, &[]), INVALID_VALUE);
+    assert_eq!(call!("cudaPeekAtLastError"), INVALID_VALUE);
     std::thread::spawn(|| assert_eq!(call!("cudaPeekAtLastError"), 0)).join().unwrap();
-    assert_eq!(call!("cudaGetLastError"), INVALID_CONFIGURATION);
+    assert_eq!(call!("cudaGetLastError"), INVALID_VALUE);
     assert_eq!(call!("cudaGetLastError"), 0);
-    assert_eq!(launch("empty", 0, 1, 0, &[]), INVALID_CONFIGURATION);
+    assert_eq!(launch("empty", 0, 1, 0, &[]), INVALID_VALUE);
     assert_eq!(launch("missing", 1, 1, 0, &[]), INVALID_DEVICE_FUNCTION);
     let (one, shared) = (Dim3(1, 1, 1), 64usize << 10);
     let launch = |shared| call!("cudaLaunchKernel", *const c_void: stub("empty"), Dim3: one, Dim3: one, usize: 0, usize: shared, usize: 0);

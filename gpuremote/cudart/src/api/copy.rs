@@ -106,7 +106,7 @@ impl Rows {
 unsafe fn copy_rows(target: Rows, source: Rows, width_bytes: usize, height: usize, kind: c_int, stream: Handle, finished: bool) -> Outcome {
     let (source_kind, target_kind) = sides_of(kind)?;
     if width_bytes > target.pitch_bytes || width_bytes > source.pitch_bytes {
-        return Err(Error::INVALID_PITCH_VALUE);
+        return Err(Error::INVALID_VALUE);
     }
     let (driver, _) = context::current()?;
     if width_bytes == 0 || height == 0 {

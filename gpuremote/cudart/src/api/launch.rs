@@ -26,7 +26,7 @@ impl Shape {
         };
         let threads = u64::from(self.block.x) * u64::from(self.block.y) * u64::from(self.block.z);
         if !fits(self.grid, limits.grid) || !fits(self.block, limits.block) || threads > u64::from(limits.block_threads) {
-            return Err(Error::INVALID_CONFIGURATION);
+            return Err(Error::INVALID_VALUE);
         }
         if threads > kernel.max_threads as u64 {
             return Err(Error::LAUNCH_OUT_OF_RESOURCES);

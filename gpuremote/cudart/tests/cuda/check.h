@@ -29,6 +29,13 @@ inline void check_true(bool holds, const char *text, const char *file, int line)
         check_code((call), (error), #call, __FILE__, __LINE__);                      \
         check_code(cudaGetLastError(), (error), "cudaGetLastError()", __FILE__, __LINE__); \
     } while (0)
+// The launch before it was refused for its extents: which code tells so differs between runtimes.
+#define REFUSED()                                                                                             \
+    do {                                                                                                      \
+        cudaError_t refused = cudaGetLastError();                                                             \
+        check_true(refused == cudaErrorInvalidConfiguration || refused == cudaErrorInvalidValue,              \
+                   cudaGetErrorName(refused), __FILE__, __LINE__);                                            \
+    } while (0)
 // The query finds unfinished work, which isn't an error.
 #define NOT_READY(call)                                                   \
     do {                                                                  \
@@ -38,6 +45,14 @@ inline void check_true(bool holds, const char *text, const char *file, int line)
 #define CHECK(condition) check_true((condition), #condition, __FILE__, __LINE__)
 // The launch before it was accepted.
 #define LAUNCHED() OK(cudaGetLastError())
+
+// Reports whether host and device can share variables and allocations.
+inline bool has_managed_memory() {
+    int device = 0, managed = 0;
+    OK(cudaGetDevice(&device));
+    OK(cudaDeviceGetAttribute(&managed, cudaDevAttrManagedMemory, device));
+    return managed != 0;
+}
 
 // Number of the calling thread in a grid of one dimension.
 __device__ inline unsigned thread_number() { return blockIdx.x * blockDim.x + threadIdx.x; }

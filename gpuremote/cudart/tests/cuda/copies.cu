@@ -36,7 +36,7 @@ static void rectangles() {
     OK(cudaMemset2D(wide, wide_pitch, 0x11, width * sizeof(int) / 2, height));
     OK(cudaMemcpy2D(out.data(), width * sizeof(int), wide, wide_pitch, width * sizeof(int), height, cudaMemcpyDefault));
     CHECK(out[0] == 0x11111111 && out[width / 2 - 1] == 0x11111111 && out[width / 2] == width / 2);
-    FAILS(cudaMemcpy2D(out.data(), 4, wide, wide_pitch, 8, 1, cudaMemcpyDeviceToHost), cudaErrorInvalidPitchValue);
+    FAILS(cudaMemcpy2D(out.data(), 4, wide, wide_pitch, 8, 1, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
     OK(cudaFree(wide));
     OK(cudaFree(tall));
 }

@@ -17,6 +17,12 @@ __global__ void link(int **list, int *item, unsigned n) {
 }
 
 int main() {
+    if (!has_managed_memory()) {
+        int *memory = nullptr;
+        FAILS(cudaMallocManaged(&memory, sizeof *memory), cudaErrorNotSupported);
+        std::puts("ok managed, which the device lacks");
+        return 0;
+    }
     CHECK(steps == 3);
     for (int i = 0; i < 64; i++) series[i] = 1000;
     advance<<<1, 64>>>();
