@@ -123,7 +123,7 @@ for part; do
 		;;
 	*)
 		if [ -x "$folder/parts/$part" ]; then
-			DRIVER=$driver SERVER_UNIX=unix:$work/all.sock SERVER_TCP=tcp:127.0.0.1:7701 timeout 120 "$folder/parts/$part" "$folder" "$results"
+			DRIVER=$driver SERVER_UNIX=unix:$work/all.sock SERVER_TCP=tcp:127.0.0.1:7701 timeout 240 "$folder/parts/$part" "$folder" "$results"
 		else
 			echo "no such part"
 		fi

@@ -85,7 +85,31 @@ static void faults_of_arguments() {
     CHECK(std::strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
 }
 
-int main() {
+// Prints the code of each launch that is refused: runtimes differ in them.
+static int print_faults() {
+    int *x;
+    OK(cudaMalloc(&x, sizeof *x));
+    touch<<<1, 1025>>>(x);
+    std::printf("1025 threads: %s\n", cudaGetErrorName(cudaGetLastError()));
+    touch<<<0, 1>>>(x);
+    std::printf("no blocks: %s\n", cudaGetErrorName(cudaGetLastError()));
+    touch<<<1, 0>>>(x);
+    std::printf("no threads: %s\n", cudaGetErrorName(cudaGetLastError()));
+    touch<<<dim3(1, 70000), 1>>>(x);
+    std::printf("70000 rows of blocks: %s\n", cudaGetErrorName(cudaGetLastError()));
+    touch<<<1, dim3(1, 1, 65)>>>(x);
+    std::printf("65 layers of threads: %s\n", cudaGetErrorName(cudaGetLastError()));
+    small_blocks<<<1, 256>>>(x);
+    std::printf("more threads than the bound of the kernel: %s\n", cudaGetErrorName(cudaGetLastError()));
+    touch<<<1, 1, 1 << 20>>>(x);
+    std::printf("1 MiB of shared memory: %s\n", cudaGetErrorName(cudaGetLastError()));
+    cudaError_t filled = cudaMemset(x, 0, size_t(1) << 40);
+    std::printf("fill beyond the allocation: %s\n", cudaGetErrorName(filled));
+    return 0;
+}
+
+int main(int argc, char **) {
+    if (argc > 1) return print_faults();
     // Before this process uses the device: a child can't use what its parent initialized.
     apart(an_illegal_address_stays);
     apart(a_trap_ends_the_context);
