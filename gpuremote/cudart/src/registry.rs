@@ -128,26 +128,27 @@ impl FatBinary {
     ///
     /// # Errors
     ///
-    /// Those of `cuModuleLoadData`.
+    /// Those of `cuModuleLoadData`, and `cudaErrorNotSupported` for managed variables on a device without managed memory.
     pub fn load(self: &Arc<FatBinary>) -> Outcome {
         let (driver, context) = context::current()?;
-        if !has_managed_memory(driver)? {
-            self.refuse_managed();
-            return Err(Error::NOT_SUPPORTED);
+        self.module(driver, context)?;
+        if has_managed_memory(driver)? {
+            return Ok(());
         }
-        self.module(driver, context).map(|_| ())
+        self.refuse_managed()
     }
 
     /// Names the managed variables on standard error: the application is about to read their addresses, which are null.
-    fn refuse_managed(self: &Arc<FatBinary>) {
-        for variable in read().variables.values() {
-            if variable.managed.is_some() && Arc::ptr_eq(&variable.symbol.binary, self) {
-                eprintln!(
-                    "libcudart: the device has no managed memory, so the host can't reach the __managed__ variable {}",
-                    variable.symbol.name.to_string_lossy()
-                );
-            }
+    fn refuse_managed(self: &Arc<FatBinary>) -> Outcome {
+        let registry = read();
+        let mine = |variable: &&Variable| variable.managed.is_some() && Arc::ptr_eq(&variable.symbol.binary, self);
+        let mut outcome = Ok(());
+        for variable in registry.variables.values().filter(mine) {
+            let name = variable.symbol.name.to_string_lossy();
+            eprintln!("libcudart: the device has no managed memory, so the host can't reach the __managed__ variable {name}");
+            outcome = Err(Error::NOT_SUPPORTED);
         }
+        outcome
     }
 }
 
