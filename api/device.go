@@ -14,6 +14,9 @@ type Device struct {
 	Cell string `json:"cell,omitempty"`
 	// GUID is the GUID of an InfiniBand adapter's own port, 16 hexadecimal digits; empty where it is not known, and elsewhere.
 	GUID string `json:"guid,omitempty"`
+	// Model is the product's name, such as NVIDIA H200, and MemoryBytes the device's own memory; empty and 0 where they are not known.
+	Model       string `json:"model,omitempty"`
+	MemoryBytes int64  `json:"memory_bytes,omitempty"`
 	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
 	// Ways are the ways to hand out the device, by name.
@@ -39,6 +42,10 @@ type DeviceRequest struct {
 	// Remote lets the parts lie on other nodes than the member.
 	Remote bool `json:"remote,omitempty"`
 	DeviceChoice
+	// Model limits the devices to those whose model has these words, in any case: "H200", or "RTX PRO 6000". Empty: any will do.
+	Model string `json:"model,omitempty"`
+	// Memory limits the devices to those with at least so much memory of their own; 0: any will do.
+	Memory Bytes `json:"memory,omitempty"`
 }
 
 // MemberDevice is a part of a device that a member holds.

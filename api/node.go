@@ -113,6 +113,10 @@ type NodeRecord struct {
 	Trunk *Trunk `json:"trunk,omitempty"`
 	// Adapters are those that the agent was given cells for, in the order of their addresses.
 	Adapters []Adapter `json:"adapters,omitempty"`
+	// GPUs are those that the agent found, in the order of their PCI addresses, then of their names. GPUProblems are why there may be more that it could
+	// not read, one a line.
+	GPUs        []NodeGPU `json:"gpus,omitempty"`
+	GPUProblems []string `json:"gpu_problems,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
@@ -265,6 +269,9 @@ type AgentPart struct {
 	Trunk *Trunk `json:"trunk,omitempty"`
 	// Adapters are those that the agent was given cells for, in the order of their addresses.
 	Adapters []Adapter `json:"adapters,omitempty"`
+	// GPUs and GPUProblems are as in NodeRecord.
+	GPUs        []NodeGPU `json:"gpus,omitempty"`
+	GPUProblems []string  `json:"gpu_problems,omitempty"`
 	// BootGeneration, InRAM, Images and Builder are as in NodeRecord.
 	BootGeneration int64         `json:"boot_generation,omitempty"`
 	InRAM          bool          `json:"in_ram,omitempty"`

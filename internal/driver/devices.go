@@ -12,11 +12,17 @@ import (
 // portClasses are the classes of devices whose parts are handed out as ports.
 func portClasses() []string { return []string{"nic", "hca"} }
 
-// CheckDevices refuses devices other than adapters, and adapters that no port is on: a member gets a part of an adapter as its port, and nothing else.
-func CheckDevices(a *api.Assignment) error {
+// CheckDevices refuses devices of classes that members of a stack don't get, and adapters that no port is on: a member gets a part of an adapter as its
+// port, and nothing else. besides are the classes that the stack hands out besides adapters.
+func CheckDevices(a *api.Assignment, besides ...string) error {
 	for _, claim := range a.Devices {
-		if !slices.Contains(portClasses(), claim.Class) {
-			return fmt.Errorf("it holds device %s of class %q, and members get devices of the classes %s only", claim.Device, claim.Class, strings.Join(portClasses(), " and "))
+		if slices.Contains(besides, claim.Class) {
+			continue
+		}
+		if classes := append(portClasses(), besides...); !slices.Contains(classes, claim.Class) {
+			last := len(classes) - 1
+			return fmt.Errorf("it holds device %s of class %q, and members on its stack get devices of the classes %s and %s only",
+				claim.Device, claim.Class, strings.Join(classes[:last], ", "), classes[last])
 		}
 		if !slices.ContainsFunc(a.Ports, func(p api.PortClaim) bool { return p.Device == claim.Device && p.Part == claim.Part }) {
 			return fmt.Errorf("it holds %s, and none of its ports is on that", fabric.Function{Device: claim.Device, Part: claim.Part})

@@ -32,6 +32,8 @@ type Config struct {
 	Node string
 	// Attacher connects members to their networks.
 	Attacher fabric.Attacher
+	// GPUs says what members need to use the node's GPUs; nil: the node hands out none.
+	GPUs GPUs
 	// Environments are what members' roots can be made of.
 	Environments environment.Catalog
 	// Images are the built environments on this node; nil: it carries none.

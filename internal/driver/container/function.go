@@ -36,7 +36,7 @@ func checkFunctions(a *api.Assignment) error {
 			return fmt.Errorf("its port %d has a standby, which only virtual machines have", n)
 		}
 	}
-	return driver.CheckDevices(a)
+	return checkClaims(a)
 }
 
 // attachFunctions makes the functions of a member its own, and returns the device files of their RDMA devices.

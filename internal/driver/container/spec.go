@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 )
 
@@ -29,6 +30,9 @@ type specInput struct {
 	limits       limits
 	// devices are those of its RDMA devices.
 	devices []specs.LinuxDevice
+	// gpus are what it needs for its GPUs; nil: it holds none. loaderCache is the file on the host of its own loader cache; empty: it has its environment's.
+	gpus        *gpu.Edits
+	loaderCache string
 	// shared are the namespaces of its cluster on this node; nil: it has its own.
 	shared *sharedSpaces
 }
@@ -137,6 +141,9 @@ func process1(in specInput) *specs.Process {
 			{Type: "RLIMIT_CORE", Soft: 0, Hard: 0}, // the host's core_pattern must not act on members' crashes
 		},
 	}
+	if in.gpus != nil {
+		p.Env = append(p.Env, in.gpus.Env...)
+	}
 	if in.limits.lowerOOMScore {
 		zero := 0
 		p.OOMScoreAdj = &zero
@@ -153,9 +160,7 @@ func resources(in specInput) *specs.LinuxResources {
 		Memory: &specs.LinuxMemory{Limit: &memory},
 		Pids:   &specs.LinuxPids{Limit: &pids},
 	}
-	for _, device := range in.devices {
-		r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: device.Type, Major: &device.Major, Minor: &device.Minor, Access: "rw"})
-	}
+	r.Devices = deviceRules(in.devices, in.gpus)
 	if in.limits.swap {
 		r.Memory.Swap = &memory // memory and swap together, so no swap
 	}
@@ -222,7 +227,7 @@ func mounts(in specInput) []specs.Mount {
 			list = append(list, bind(v.Source, v.Path))
 		}
 	}
-	return list
+	return append(list, gpuMounts(in.gpus, in.loaderCache)...)
 }
 
 func belowEtc(path string) bool { return strings.HasPrefix(path, "/etc/") }

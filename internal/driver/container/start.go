@@ -203,12 +203,16 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 	if err != nil {
 		return nil, hide, fmt.Errorf("attaching it to its network: %w", err)
 	}
+	edits, cache, err := d.stageGPUs(ctx, h, m, plan)
+	if err != nil {
+		return nil, hide, err
+	}
 	shown, hide, err := h.showDirs(ctx, m)
 	if err != nil {
 		return nil, hide, err
 	}
 	spec, err := renderSpec(specInput{
-		member: shown, devices: devices, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
+		member: shown, devices: devices, gpus: edits, loaderCache: cache, root: root, rootDir: filepath.Join(staged, "root"), etcBinds: plan.binds, memberBinary: d.cfg.MemberBinary, rankLibrary: d.cfg.RankLibrary,
 		args: d.cfg.MemberArgs, cgroupPath: h.cgroups.RuntimePath(id), limits: h.limits, shared: spaces,
 	})
 	if err != nil {

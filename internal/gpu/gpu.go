@@ -1,0 +1,164 @@
+// Package gpu finds the GPUs of a node, and says what a container needs to use those that its member holds.
+//
+// NVIDIA's GPUs are found by nvidia-smi, those of any vendor by the files of the Container Device Interface (CDI) on the node. It must never hand out
+// what it could not read: a GPU with a problem is shown with the problem, and is offered to nobody. Start with Node.Read, then Node.Edits.
+package gpu
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Config is how a node's GPUs are looked for. The zero value looks at this machine.
+type Config struct {
+	// Root is where the machine's file system is; empty: /. Device nodes and libraries are looked for below it.
+	Root string
+	// CDIDirs are the folders with CDI files; nil: /etc/cdi and /var/run/cdi below Root. Of two files that name one device, the later folder's is valid.
+	CDIDirs []string
+	// Run runs a program and returns its standard output; nil: as a process of this machine.
+	Run Runner
+	// Every is how old what was read may become; 0: a minute. nvidia-smi takes seconds where no other program has the driver open.
+	Every time.Duration
+	Log   *slog.Logger
+}
+
+// Node is the GPUs of one node.
+type Node struct {
+	cfg Config
+
+	mu    sync.Mutex
+	found *Found
+	at    time.Time
+}
+
+// Found is what was found on a node.
+type Found struct {
+	GPUs []api.NodeGPU
+	// Problems are why there may be more GPUs.
+	Problems []string
+	// sources are what a container needs to use each GPU that is offered, by ID.
+	sources map[string]source
+}
+
+// source returns what a container needs to use a GPU.
+type source func() (*Edits, error)
+
+// New returns the GPUs of a node. Nothing is read yet.
+func New(cfg Config) *Node {
+	cfg.Root = cmp.Or(cfg.Root, "/")
+	if cfg.CDIDirs == nil {
+		cfg.CDIDirs = []string{filepath.Join(cfg.Root, "etc/cdi"), filepath.Join(cfg.Root, "var/run/cdi")}
+	}
+	if cfg.Run == nil {
+		cfg.Run = runProgram
+	}
+	cfg.Every = cmp.Or(cfg.Every, time.Minute)
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Node{cfg: cfg}
+}
+
+// Read returns the node's GPUs. It looks again where what was read is too old.
+func (n *Node) Read(ctx context.Context) Found {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.found == nil || time.Since(n.at) > n.cfg.Every {
+		found := n.look(ctx)
+		n.found, n.at = &found, time.Now()
+	}
+	return *n.found
+}
+
+// look reads CDI files and asks nvidia-smi.
+func (n *Node) look(ctx context.Context) Found {
+	found := Found{sources: map[string]source{}}
+	files, problems := readCDI(n.cfg)
+	found.Problems = append(found.Problems, problems...)
+	nvidia, err := n.readNVIDIA(ctx)
+	if err != nil {
+		found.Problems = append(found.Problems, err.Error())
+	}
+	for _, g := range nvidia {
+		edits, file := g.choose(n.cfg, files)
+		shown := g.shown(file)
+		if len(shown.Problems) == 0 {
+			found.sources[shown.ID] = edits
+		}
+		found.GPUs = append(found.GPUs, shown)
+	}
+	for _, d := range files {
+		if d.vendor == vendorNVIDIA {
+			continue // nvidia-smi says more of them, and where it says nothing they can't be used
+		}
+		shown := d.shown(n.cfg.Root)
+		if len(shown.Problems) == 0 {
+			found.sources[shown.ID] = d.edits(n.cfg.Root)
+		}
+		found.GPUs = append(found.GPUs, shown)
+	}
+	slices.SortStableFunc(found.GPUs, func(a, b api.NodeGPU) int {
+		return cmp.Or(cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
+	})
+	return found
+}
+
+// Devices are the GPUs that members may have, as devices with counters.
+func (f Found) Devices() []api.Device {
+	var devices []api.Device
+	for _, g := range f.GPUs {
+		if len(g.Problems) > 0 {
+			continue
+		}
+		d := api.Device{
+			ID: g.ID, Class: api.ClassGPU, NUMANode: g.NUMANode, Model: g.Model, MemoryBytes: g.MemoryBytes, Counters: map[string]int64{api.CounterGPUs: 1},
+		}
+		if n := slicesOf(g); n > 0 {
+			d.Counters[api.CounterSlices] = n
+		}
+		d.Ways = map[string]api.DeviceWay{api.WayWhole: {Mode: api.WayWhole, Takes: d.Counters}}
+		devices = append(devices, d)
+	}
+	return devices
+}
+
+// Edits returns what a container needs to use the GPUs that its member holds. The error names a GPU that is not there, or can't be used any more.
+func (n *Node) Edits(ctx context.Context, claims []api.DeviceClaim) (*Edits, error) {
+	if len(claims) == 0 {
+		return nil, nil //nolint:nilnil // nothing is needed
+	}
+	found := n.Read(ctx)
+	var all Edits
+	for _, c := range claims {
+		edits, ok := found.sources[c.Device]
+		if !ok {
+			return nil, fmt.Errorf("GPU %s: %s", c.Device, found.whyNot(c.Device))
+		}
+		own, err := edits()
+		if err != nil {
+			return nil, fmt.Errorf("GPU %s: %w", c.Device, err)
+		}
+		if err := all.add(own); err != nil {
+			return nil, fmt.Errorf("GPU %s: %w", c.Device, err)
+		}
+	}
+	return &all, nil
+}
+
+// whyNot says why a GPU can't be used.
+func (f Found) whyNot(id string) string {
+	for _, g := range f.GPUs {
+		if g.ID == id && len(g.Problems) > 0 {
+			return g.Problems[0]
+		}
+	}
+	return "the node does not have it any more"
+}
