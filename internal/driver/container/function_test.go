@@ -32,7 +32,7 @@ func TestAMemberGetsTheDeviceFilesOfItsOwnRDMADeviceOnly(t *testing.T) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	r := resources(specInput{devices: got})
-	if len(r.Devices) != 1 || !r.Devices[0].Allow || *r.Devices[0].Major != 231 || *r.Devices[0].Minor != 195 || r.Devices[0].Access != "rw" {
+	if len(r.Devices) != 2 || r.Devices[0].Allow || r.Devices[0].Access != "rwm" || !r.Devices[1].Allow || *r.Devices[1].Major != 231 || *r.Devices[1].Minor != 195 || r.Devices[1].Access != "rw" {
 		t.Errorf("its control group allows %+v", r.Devices)
 	}
 	if got, err := verbsOf(sys, ""); err != nil || got != nil {
@@ -65,7 +65,8 @@ func TestContainersGetNoMACVTAPAndNoOtherDevices(t *testing.T) {
 		want       string
 	}{
 		"MACVTAP": {api.Assignment{Ports: []api.PortClaim{{Kind: api.PortMACVTAP}}}, "ask for the interface vf"},
-		"GPU":     {api.Assignment{Devices: []api.DeviceClaim{{Class: "gpu", Device: "gpu0"}}}, "classes nic and hca only"},
+		"FPGA":    {api.Assignment{Devices: []api.DeviceClaim{{Class: "fpga", Device: "fpga0"}}}, "classes nic, hca and gpu only"},
+		"slice":   {api.Assignment{Devices: []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "1g.18gb"}}}, "containers get whole GPUs only"},
 		"no port": {api.Assignment{Devices: []api.DeviceClaim{{Class: "nic", Device: "0000:3b:00.0", Part: "vf3"}}}, "none of its ports"},
 	} {
 		if err := checkFunctions(&c.assignment); err == nil || !strings.Contains(err.Error(), c.want) {
