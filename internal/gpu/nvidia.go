@@ -17,6 +17,9 @@ import (
 // Dir is the folder of a member with the files of NVIDIA's driver: lib and bin.
 const Dir = "/run/nearmetal-gpu"
 
+// nodeUVM is the device node of the driver's unified memory, without which CUDA does not begin.
+const nodeUVM = "/dev/nvidia-uvm"
+
 // choose returns what a container needs to use a GPU of NVIDIA's: what a CDI file of the node says, or else what Nearmetal makes itself. The files that
 // nvidia-ctk makes have hooks, which members don't get. file is the CDI file; empty: none.
 func (g *nvidiaGPU) choose(cfg Config, files []cdiDevice) (edits source, file string) {
@@ -51,10 +54,10 @@ func (g *nvidiaGPU) edits(root string) (*Edits, error) {
 		return nil, errors.New("neither nvidia-smi nor the driver tells the number of its device node")
 	}
 	edits := &Edits{Libraries: map[string]string{}}
-	for _, path := range []string{g.node(), "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"} {
+	for _, path := range []string{g.node(), "/dev/nvidiactl", nodeUVM, nodeUVM + "-tools"} {
 		node, err := deviceNode(root, path, path, "rw")
 		if errors.Is(err, fs.ErrNotExist) {
-			if path == "/dev/nvidia-uvm-tools" {
+			if path == nodeUVM+"-tools" {
 				continue // for debuggers only
 			}
 			return nil, fmt.Errorf("%s is not there; run: nvidia-modprobe -c %d -u", path, g.minor)

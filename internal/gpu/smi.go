@@ -71,6 +71,12 @@ func (n *Node) readNVIDIA(ctx context.Context) ([]nvidiaGPU, error) {
 	if err != nil || len(gpus) == 0 {
 		return nil, err
 	}
+	// The kernel has no device node for unified memory until somebody asks for it. Where the program is missing, the GPU says so.
+	if _, err := os.Stat(filepath.Join(n.cfg.Root, nodeUVM)); err != nil {
+		if _, err := n.cfg.Run(ctx, nil, "nvidia-modprobe", "-c", "0", "-u"); err != nil {
+			n.cfg.Log.InfoContext(ctx, "the device node for unified memory can't be made", "node", nodeUVM, "error", err)
+		}
+	}
 	for i := range gpus {
 		gpus[i].NUMANode = numaNode(n.cfg.Root, gpus[i].PCI)
 		if gpus[i].minor < 0 {
