@@ -116,7 +116,7 @@ type NodeRecord struct {
 	// GPUs are those that the agent found, in the order of their PCI addresses, then of their names. GPUProblems are why there may be more that it could
 	// not read, one a line.
 	GPUs        []NodeGPU `json:"gpus,omitempty"`
-	GPUProblems []string `json:"gpu_problems,omitempty"`
+	GPUProblems []string  `json:"gpu_problems,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`
