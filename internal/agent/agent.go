@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/memberlink"
 	"github.com/nearmetal/nearmetal/internal/tracing"
@@ -77,6 +78,8 @@ type Config struct {
 	// Adapters reads what the node offers of its adapters, and what is to be said of them; nil: it has none for members. A change is reported on a
 	// new stream.
 	Adapters func(ctx context.Context) ([]api.Device, []api.Adapter, error)
+	// GPUs reads the node's GPUs; nil: it gives none to members. A change is reported on a new stream.
+	GPUs func(ctx context.Context) gpu.Found
 	// NoVLANs is why the kernel carries no VLANs, "" if it does.
 	NoVLANs string
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.

@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/hostcheck"
 )
 
@@ -46,7 +47,9 @@ func (Host) Check(ctx context.Context) ([]hostcheck.Finding, error) {
 		return nil, err
 	}
 	defer func() { _ = machines.Close() }()
+	gpus := gpu.New(gpu.Config{}).Read(ctx)
 	word := hostcheck.Word{
+		GPUs: gpus.GPUs, GPUProblems: gpus.Problems,
 		Groups:    reason(fabricnode.CanGuard(ctx)),
 		Rates:     reason(fabricnode.CanShape()),
 		WireGuard: reason(fabricnode.CanEncrypt()),

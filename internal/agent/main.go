@@ -84,10 +84,11 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		return err
 	}
 	defer endPeers()
+	gpus := openGPUs(&cfg, opts, log)
 	catalog := environment.Catalog{environment.NewLocal()}
 	containers, err := openContainers(ctx, container.Config{
 		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: members.Binary,
-		RankLibrary: members.RankLibrary, Logger: log,
+		RankLibrary: members.RankLibrary, GPUs: gpus, Logger: log,
 	}, &node)
 	if err != nil {
 		return err

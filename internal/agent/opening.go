@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 )
 
 const (
@@ -28,6 +29,9 @@ type opening struct {
 	// devices and adapters are what was last reported of the node's adapters.
 	devices  []api.Device
 	adapters []api.Adapter
+	// gpus are what was last reported of the node's GPUs. readingGPUs receives what a reading that is under way finds; nil: none is.
+	gpus        gpu.Found
+	readingGPUs chan gpu.Found
 	// inspected receives what an inspection that is under way finds; nil: none is.
 	inspected chan []api.EnvironmentOnNode
 	// known is what the last one found, valid when there was one.
@@ -54,6 +58,7 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 	node := a.cfg.Node
 	a.measureUnderlay(ctx, &node)
 	a.measureAdapters(ctx, &node)
+	a.measureGPUs(agentCtx, ctx, &node)
 	if a.cfg.Volumes != nil {
 		pool := a.cfg.Volumes.Describe(ctx)
 		node.VolumePool = &pool

@@ -132,6 +132,10 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 		devices, reported := a.opening.devices, a.opening.adapters
 		go func() { cancel(a.watchAdapters(ctx, devices, reported)) }()
 	}
+	if a.cfg.GPUs != nil {
+		reported := a.opening.gpus
+		go func() { cancel(a.watchGPUs(ctx, reported)) }()
+	}
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {

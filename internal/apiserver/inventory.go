@@ -172,7 +172,7 @@ func joinNode(stored *state.Node, seen Observed, admin bool) api.Node {
 		return n
 	}
 	n.Agent = &api.AgentPart{
-		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
+		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, GPUs: agent.GPUs, GPUProblems: agent.GPUProblems, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
 		Builder: agent.Builder, VolumePool: agent.VolumePool, VolumeSharing: agent.VolumeSharing, FirstSeenAt: agent.FirstSeenAt,
 	}
 	phase, lastSeen, message := seen.Node(stored.Name)

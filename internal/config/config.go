@@ -54,6 +54,8 @@ type Dev struct {
 	NodeCores int
 	// BuildSources is the folder below which recipes' files are read; empty: they can name none.
 	BuildSources string
+	// CDIDirs is --cdi-dir of each agent; empty: its default.
+	CDIDirs []string
 	// VolumePool is --volume-pool-size of each agent; empty: its default.
 	VolumePool string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
@@ -182,6 +184,9 @@ type Agent struct {
 	VolumePoolSparse bool
 	// HugePages is the part of the machine's reserved huge pages that the node offers; other nodes of the machine may offer the other parts.
 	HugePages inventory.Part
+	// GPUs is the part of the machine's GPUs that the node gives to members. CDIDirs are the folders with CDI files; empty: those of the system.
+	GPUs    inventory.Part
+	CDIDirs []string
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
 	// TrunkInterface is the link that carries VLANs; empty: the node has no members of networks on VLANs.

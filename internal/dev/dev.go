@@ -242,6 +242,10 @@ func (p agentProcess) run(ctx context.Context) error {
 		"--cores", fmt.Sprint(p.share.slots), "--cpus", inventory.FormatList(p.share.cpus),
 		"--memory", fmt.Sprint(p.share.memoryBytes), "--huge-pages", p.share.hugePages.String(), "--underlay", p.space.Address.String(),
 	}
+	args = append(args, "--gpus", p.share.hugePages.String()) // GPUs are divided as huge pages are
+	for _, dir := range p.opts.CDIDirs {
+		args = append(args, "--cdi-dir", dir)
+	}
 	if p.share.diskBytes > 0 {
 		args = append(args, "--disk", fmt.Sprint(p.share.diskBytes))
 	}

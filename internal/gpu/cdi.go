@@ -23,6 +23,7 @@ const (
 	vendorNVIDIA = "nvidia.com"
 	// mostFile and mostDevices bound what is read of CDI files.
 	mostFile    = 4 << 20
+	mostName    = 64
 	mostDevices = 256
 )
 
@@ -91,6 +92,9 @@ func readFile(file string) ([]cdiDevice, error) {
 	for i := range spec.Devices {
 		d := &spec.Devices[i]
 		one := cdiDevice{vendor: spec.GetVendor(), name: spec.Kind + "=" + d.Name, file: file, common: &spec.ContainerEdits, own: &d.ContainerEdits}
+		if len(one.name) > mostName {
+			return nil, fmt.Errorf("the name of device %.40s... has more than %d characters", one.name, mostName)
+		}
 		if one.problem = whyNotCDI(one.common); one.problem == "" {
 			one.problem = whyNotCDI(one.own)
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // Config is how a node's GPUs are looked for. The zero value looks at this machine.
@@ -23,6 +24,8 @@ type Config struct {
 	Root string
 	// CDIDirs are the folders with CDI files; nil: /etc/cdi and /var/run/cdi below Root. Of two files that name one device, the later folder's is valid.
 	CDIDirs []string
+	// Part is which of the GPUs are the node's: other nodes of the machine may have the others.
+	Part inventory.Part
 	// Run runs a program and returns its standard output; nil: as a process of this machine.
 	Run Runner
 	// Every is how old what was read may become; 0: a minute. nvidia-smi takes seconds where no other program has the driver open.
@@ -107,6 +110,15 @@ func (n *Node) look(ctx context.Context) Found {
 	}
 	slices.SortStableFunc(found.GPUs, func(a, b api.NodeGPU) int {
 		return cmp.Or(cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
+	})
+	at := -1
+	found.GPUs = slices.DeleteFunc(found.GPUs, func(g api.NodeGPU) bool {
+		at++
+		if n.cfg.Part.Has(at) {
+			return false
+		}
+		delete(found.sources, g.ID)
+		return true
 	})
 	return found
 }

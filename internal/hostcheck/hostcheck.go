@@ -31,6 +31,7 @@ const (
 	Network   Area = "network"
 	Builder   Area = "builder"
 	Volume    Area = "volume"
+	GPU       Area = "gpu"
 )
 
 // Finding is one line of a check.
@@ -55,6 +56,9 @@ type Word struct {
 	Rates string
 	// WireGuard is why the kernel can't encrypt the underlay, "" if it can.
 	WireGuard string
+	// GPUs are those that were found, GPUProblems why there may be more.
+	GPUs        []api.NodeGPU
+	GPUProblems []string
 }
 
 // fix is what a problem's text says to do.
@@ -99,6 +103,7 @@ func Check(f Facts, w Word) []Finding {
 	}
 	all = append(all, networks(f)...)
 	all = append(all, adapters(f)...)
+	all = append(all, gpus(w)...)
 	all = append(all, groups(w), rates(w), encryption(w))
 	all = append(all, volumes(f)...)
 	if w.Builder.OK {

@@ -43,6 +43,11 @@ func (p Part) String() string {
 	return fmt.Sprintf("%d/%d", p.N, p.Of)
 }
 
+// Has reports whether this part has the n-th of several things, from 0, which go to the parts in turn.
+func (p Part) Has(n int) bool {
+	return p.Of == 0 || p.N > 0 && n%p.Of == p.N-1
+}
+
 // of returns this part of a count. The parts of a count differ by at most one, and their sum is the count.
 func (p Part) of(count int64) int64 {
 	switch {

@@ -71,6 +71,7 @@ func CheckNode(n *api.NodeRecord) error {
 		c.texts(n.Builder.Problems)
 	}
 	c.adapters(n.Adapters)
+	c.gpus(n)
 	if len(c.problems) == 0 {
 		return nil
 	}
@@ -185,7 +186,8 @@ func (c *nodeCheck) devices(devices []api.Device) {
 	ids, guids, counters := map[string]bool{}, map[string]bool{}, map[[2]string]bool{}
 	for i := range devices {
 		d := &devices[i]
-		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell})
+		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell, "model of a device": d.Model})
+		c.within("the memory of device "+printable(d.ID), d.MemoryBytes, MaxNodeMemory)
 		if d.ID == "" || ids[d.ID] {
 			c.add("device %s is listed twice or has no ID", printable(d.ID))
 		}
@@ -220,6 +222,27 @@ func (c *nodeCheck) adapters(adapters []api.Adapter) {
 		})
 		c.texts(a.Problems)
 		c.within("the rate of adapter "+printable(a.ID), a.RateMbps, MaxNodeMemory)
+	}
+}
+
+func (c *nodeCheck) gpus(n *api.NodeRecord) {
+	c.count("GPUs", len(n.GPUs), MaxNodeDevices)
+	c.texts(n.GPUProblems)
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		c.words(map[string]string{
+			"GPU": g.ID, "model of a GPU": g.Model, "PCI address": g.PCI, "driver of a GPU": g.Driver, "version of CUDA": g.CUDA,
+			"compute capability": g.ComputeCapability, "MIG mode": g.MIG,
+		})
+		c.within("the memory of GPU "+printable(g.ID), g.MemoryBytes, MaxNodeMemory)
+		c.within("the NUMA node of GPU "+printable(g.ID), int64(max(g.NUMANode, 0)), MaxNUMANode)
+		c.texts(g.MIGProfiles)
+		c.count("NVLink peers of GPU "+printable(g.ID), len(g.NVLinkPeers), MaxNodeDevices)
+		for _, peer := range g.NVLinkPeers {
+			c.words(map[string]string{"NVLink peer": peer})
+		}
+		g.CDI = Text(g.CDI)
+		c.texts(g.Problems)
 	}
 }
 

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/driver/container"
+	"github.com/nearmetal/nearmetal/internal/gpu"
+)
+
+// openGPUs opens the node's GPUs, unless its operator keeps them; nil: members get none.
+func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) container.GPUs {
+	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 {
+		return nil
+	}
+	gpus := gpu.New(gpu.Config{Part: opts.GPUs, CDIDirs: opts.CDIDirs, Log: log})
+	cfg.GPUs = gpus.Read
+	return gpus
+}
+
+// errGPUsChanged ends a stream whose greeting is no longer true.
+var errGPUsChanged = errors.New("the node's GPUs changed, and are reported again")
+
+// measureGPUs adds the node's GPUs to what it is about to report. A driver that hangs keeps the node's reading waiting, and not the node: what was found
+// last is reported again then.
+func (a *Agent) measureGPUs(agentCtx, ctx context.Context, node *api.NodeRecord) {
+	if a.cfg.GPUs == nil {
+		return
+	}
+	o := &a.opening
+	if o.readingGPUs == nil {
+		reading := make(chan gpu.Found, 1)
+		o.readingGPUs = reading
+		go func() { reading <- a.cfg.GPUs(agentCtx) }()
+	}
+	select {
+	case o.gpus = <-o.readingGPUs:
+		o.readingGPUs = nil
+	case <-time.After(o.inspectPatience):
+		a.cfg.Log.WarnContext(ctx, "the node's GPUs can't be read in time; reporting the earlier result", "patience", o.inspectPatience)
+	case <-ctx.Done():
+	}
+	node.Capacity.Devices = slices.Concat(node.Capacity.Devices, o.gpus.Devices())
+	node.GPUs, node.GPUProblems = o.gpus.GPUs, o.gpus.Problems
+}
+
+// watchGPUs returns when the node's GPUs are not as they were reported.
+func (a *Agent) watchGPUs(ctx context.Context, reported gpu.Found) error {
+	look := time.NewTicker(a.opening.underlayEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+		now := a.cfg.GPUs(ctx)
+		if ctx.Err() == nil && !(reflect.DeepEqual(now.GPUs, reported.GPUs) && slices.Equal(now.Problems, reported.Problems)) {
+			a.cfg.Log.InfoContext(ctx, "the node's GPUs changed")
+			return errGPUsChanged
+		}
+	}
+}
