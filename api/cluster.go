@@ -67,6 +67,8 @@ type Group struct {
 	UserData string `json:"user_data,omitempty"`
 	// Interconnect limits the group to nodes with a port in a cell that has these properties.
 	Interconnect Interconnect `json:"interconnect,omitzero"`
+	// GPU is how many whole GPUs of its node each member gets, COUNT or COUNT:KIND, as in GPURequest. It is stored among Devices.
+	GPU GPURequest `json:"gpu,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -155,8 +157,9 @@ type ClusterRequest struct {
 	CPUModel     string            `json:"cpu_model,omitempty"`
 	HugePages    Bytes             `json:"huge_pages,omitempty"`
 	UserData     string            `json:"user_data,omitempty"`
-	// Interconnect is as in Group.
+	// Interconnect and GPU are as in Group.
 	Interconnect Interconnect `json:"interconnect,omitzero"`
+	GPU          GPURequest   `json:"gpu,omitempty"`
 	Checks       []Check      `json:"checks,omitempty"`
 }
 

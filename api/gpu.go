@@ -14,6 +14,13 @@ const (
 	CounterSlices = "slices"
 )
 
+// GPURequest asks for whole GPUs of a member's own node: their number, as in "2", or that and their kind, as in "1:H200" or "1:80GiB": words of the model's
+// name, or the least memory of each.
+type GPURequest string
+
+// GPUPattern is the form of a GPURequest, also for JSON Schema.
+const GPUPattern = `^[0-9]{1,2}(:[A-Za-z0-9][A-Za-z0-9 ._+-]{0,62})?$`
+
 // NodeGPU is a GPU of a node as its agent last saw it.
 type NodeGPU struct {
 	// ID is stable on its node: the GPU's UUID, or the qualified name of a CDI device, such as example.com/gpu=gpu0.

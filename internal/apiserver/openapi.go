@@ -67,6 +67,7 @@ type (
 	durationSchema     struct{}
 	groupNetworkSchema struct{}
 	rateSchema         struct{}
+	gpuSchema          struct{}
 	dscpSchema         struct{}
 	machinePhaseSchema struct{}
 	powerKindSchema    struct{}
@@ -100,6 +101,16 @@ func (quantitySchema) Schema(huma.Registry) *huma.Schema {
 
 func (rateSchema) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Pattern: api.RatePattern, Description: "A rate in bits per second.", Examples: []any{"200Mbit"}}
+}
+
+func (gpuSchema) Schema(huma.Registry) *huma.Schema {
+	one, most := 1.0, float64(manifest.MaxDevices)
+	return &huma.Schema{
+		Description: "Whole GPUs of the member's own node: their number, or number and kind: words of the model's name, or the least memory of each.",
+		AnyOf: []*huma.Schema{
+			{Type: huma.TypeString, Pattern: api.GPUPattern, Examples: []any{"1:80GiB"}}, {Type: huma.TypeInteger, Minimum: &one, Maximum: &most},
+		},
+	}
 }
 
 func (dscpSchema) Schema(huma.Registry) *huma.Schema {
@@ -208,6 +219,7 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 	return map[reflect.Type]reflect.Type{
 		reflect.TypeFor[api.Bytes]():        reflect.TypeFor[quantitySchema](),
 		reflect.TypeFor[api.Rate]():         reflect.TypeFor[rateSchema](),
+		reflect.TypeFor[api.GPURequest]():   reflect.TypeFor[gpuSchema](),
 		reflect.TypeFor[api.DSCP]():         reflect.TypeFor[dscpSchema](),
 		reflect.TypeFor[api.Stack]():        reflect.TypeFor[stackSchema](),
 		reflect.TypeFor[api.ClusterPhase](): reflect.TypeFor[clusterPhaseSchema](),

@@ -139,7 +139,11 @@ func printGroups(w io.Writer, groups []api.Group) {
 	spares := slices.ContainsFunc(groups, func(g api.Group) bool { return g.Spares > 0 })
 	networks := slices.ContainsFunc(groups, func(g api.Group) bool { return groupNetworks(g) != "" })
 	checks := slices.ContainsFunc(groups, func(g api.Group) bool { return len(g.Checks) > 0 })
-	columns := func(cells []string, spareCell, networkCell, checkCell string) []string {
+	gpus := slices.ContainsFunc(groups, func(g api.Group) bool { return groupGPUs(g) != "" })
+	columns := func(cells []string, gpuCell, spareCell, networkCell, checkCell string) []string {
+		if gpus {
+			cells = append(cells, gpuCell)
+		}
 		if spares {
 			cells = append(cells, spareCell)
 		}
@@ -156,7 +160,7 @@ func printGroups(w io.Writer, groups []api.Group) {
 	if shaped {
 		header = slices.Insert(header, 2, "SHAPE")
 	}
-	t := newTable(w, columns(header, "SPARES", "NETWORKS", "CHECKS")...)
+	t := newTable(w, columns(header, "GPUS", "SPARES", "NETWORKS", "CHECKS")...)
 	for _, g := range groups {
 		var names []string
 		for _, check := range g.Checks {
@@ -166,7 +170,7 @@ func printGroups(w io.Writer, groups []api.Group) {
 		if shaped {
 			cells = slices.Insert(cells, 2, g.ShapeName)
 		}
-		t.row(columns(cells, strconv.Itoa(g.Spares), groupNetworks(g), strings.Join(names, ","))...)
+		t.row(columns(cells, groupGPUs(g), strconv.Itoa(g.Spares), groupNetworks(g), strings.Join(names, ","))...)
 	}
 	t.flush()
 }

@@ -40,3 +40,25 @@ func printGPUs(w io.Writer, n api.Node) {
 		fmt.Fprintf(w, "GPUs: %s\n", problem)
 	}
 }
+
+// groupGPUs is what each member of a group has of GPUs: 2 H200, or 1 of 80GiB; "" for none.
+func groupGPUs(g api.Group) string {
+	var parts []string
+	for _, r := range g.Devices {
+		if r.Class != api.ClassGPU {
+			continue
+		}
+		text := strconv.Itoa(r.Count)
+		if r.Model != "" {
+			text += " " + r.Model
+		}
+		if r.Memory > 0 {
+			text += " of " + r.Memory.String()
+		}
+		if r.Remote || r.Way != api.WayWhole {
+			text += " (" + r.Way + ")"
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}

@@ -88,6 +88,7 @@ var (
 	durationType = reflect.TypeFor[api.Duration]()
 	rateType     = reflect.TypeFor[api.Rate]()
 	dscpType     = reflect.TypeFor[api.DSCP]()
+	gpuType      = reflect.TypeFor[api.GPURequest]()
 	networkType  = reflect.TypeFor[api.GroupNetwork]()
 	timeType     = reflect.TypeFor[time.Time]()
 )
@@ -112,6 +113,8 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.rate(path, v, into)
 	case into.Type() == dscpType:
 		d.dscp(path, v, into)
+	case into.Type() == gpuType && v.kind == kindNumber:
+		into.SetString(v.text)
 	case into.Type() == networkType && v.kind != kindMap: // its name alone
 		d.string(path, v, into.FieldByName("Name"))
 	case into.Kind() == reflect.String:

@@ -21,13 +21,14 @@ const (
 
 var (
 	// deviceID is the ID of a device on its node, or the GUID of its port.
-	deviceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._-]{0,63}$`)
+	deviceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:._/=-]{0,63}$`)
 	// shortPCI is a PCI address without its domain, as lspci writes it.
 	shortPCI = regexp.MustCompile(`^[0-9A-Fa-f]{1,2}:[0-9A-Fa-f]{1,2}\.[0-7]$`)
 )
 
 // devices checks what a group asks for of devices.
-func (n *normalizer) devices(path string, requests []api.DeviceRequest) []api.DeviceRequest {
+func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
+	requests := g.Devices
 	if len(requests) > MaxDeviceRequests {
 		n.add(path, strconv.Itoa(len(requests)), "has %d requests; at most %d are possible", len(requests), MaxDeviceRequests)
 		return requests
@@ -39,8 +40,20 @@ func (n *normalizer) devices(path string, requests []api.DeviceRequest) []api.De
 		n.label(at+".way", r.Way, MaxLabel)
 		n.atLeast(at+".count", &r.Count, 1, MaxDevices, "part")
 		n.deviceChoice(at, r.DeviceChoice)
-		if !r.Remote {
-			n.add(at+".remote", "false", "must be true: devices can only be requested from any node, nearest first")
+		if r.Model != "" && !modelText.MatchString(r.Model) {
+			n.add(at+".model", r.Model, "%q is no name of a model", r.Model)
+		}
+		if r.Memory < 0 || r.Memory > maxMemory {
+			n.add(at+".memory", r.Memory.String(), "%s is no size of a device's memory", r.Memory)
+		}
+		switch {
+		case r.Remote:
+		case r.Class != api.ClassGPU:
+			n.add(at+".remote", "false", "must be true: of their own nodes, members get devices of class %s only; others can be requested from any node, nearest first", api.ClassGPU)
+		case r.Way != api.WayWhole:
+			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s; slices (MIG) are not handed out yet", r.Way, api.WayWhole)
+		default:
+			n.gpuHolder(at, g)
 		}
 	}
 	return requests

@@ -11,7 +11,7 @@ import (
 // serves reports whether a device of a node is one that a request takes, handed out as it asks. Nobody could put a whole port into a partition, nor
 // prove it clean, whose GUID is not known.
 func serves(n *node, d *api.Device, r api.DeviceRequest) bool {
-	return offers(d, r) && takes(n, d, r.DeviceChoice) && (!wholeHCA(r) || d.GUID != "")
+	return offers(d, r) && takes(n, d, r.DeviceChoice) && isKind(d, r) && (!wholeHCA(r) || d.GUID != "")
 }
 
 // offers reports whether a device is of the class and cell of a request, and can be handed out as it asks.
@@ -56,6 +56,19 @@ func whyNot(n *node, d *api.Device, c api.DeviceChoice) string {
 	default:
 		return ""
 	}
+}
+
+// isKind reports whether a device is of the model and has the memory that a request asks for.
+func isKind(d *api.Device, r api.DeviceRequest) bool {
+	return d.MemoryBytes >= int64(r.Memory) && (r.Model == "" || hasWords(d.Model, r.Model))
+}
+
+// hasWords reports whether a name has some words in a row, in any case: A100 is in A100-SXM4-80GB, and A10 is not.
+func hasWords(name, words string) bool {
+	split := func(text string) string {
+		return " " + strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r == ' ' || r == '-' || r == '_' }), " ") + " "
+	}
+	return strings.Contains(split(name), split(words))
 }
 
 // numaNodeOf returns the NUMA node that a device is attached to, less than 0 where it is not known. Kernels of machines with one do not tell.

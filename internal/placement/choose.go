@@ -151,7 +151,7 @@ func (c *chooser) demands(id int32) (all []*demand, of map[[2]int]*demand) {
 
 // sameDevices reports whether the same devices serve two requests, handed out in the same way.
 func sameDevices(a, b api.DeviceRequest) bool {
-	return a.Class == b.Class && a.Way == b.Way && a.Cell == b.Cell && a.Same(b.DeviceChoice)
+	return a.Class == b.Class && a.Way == b.Way && a.Cell == b.Cell && a.Model == b.Model && a.Memory == b.Memory && a.Same(b.DeviceChoice)
 }
 
 // chooseOwn chooses the devices of a node for the members that go there. The text says what is missing.
@@ -279,6 +279,9 @@ func (c *chooser) missing(group int, r api.DeviceRequest) string {
 	g := &c.groups[group]
 	if onFunction(r) {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), c.s.whyNoFunction(r))
+	}
+	if r.Class == api.ClassGPU && !r.Remote {
+		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, gpuText(r), c.s.whyNoGPU(r))
 	}
 	where := "on the node of each member"
 	if r.Remote {

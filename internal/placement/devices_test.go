@@ -67,7 +67,7 @@ func TestMembersGetTheNearestDevicesAndNoneTwice(t *testing.T) {
 	if got, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(2, gpu)); got != "n2/gpu0/whole ; n3/gpu0/whole ; " {
 		t.Errorf("two members with a GPU of their own nodes: got %q (%s), want the nodes that have one", got, missing)
 	}
-	if _, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(3, gpu)); !strings.Contains(missing, "on the node of each member") {
+	if _, missing := fitDevices(t, withGPUs(t).Sketch(), wanting(3, gpu)); !strings.Contains(missing, "too few are free on nodes with room for its members: node n2: 1 of 1 GPU of that kind free; node n3: 1 of 1 GPU") {
 		t.Errorf("a GPU of a node that has none: got %q", missing)
 	}
 }

@@ -73,6 +73,8 @@ func (s *Sketch) shortDevices(id int32, g *api.Group) (short []string) {
 	}
 	for _, r := range own.Devices {
 		switch why := s.functionProblem(id, r); {
+		case r.Class == api.ClassGPU:
+			short = append(short, cmp.Or(s.gpuProblem(id, r), "it has no GPU")+"; "+gpuText(r)+" needed")
 		case !onFunction(r):
 			short = append(short, fmt.Sprintf("%d of device class %q handed out as %q needed", r.Count, r.Class, r.Way))
 		case why == "":

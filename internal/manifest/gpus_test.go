@@ -1,0 +1,81 @@
+package manifest_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/manifest"
+)
+
+// gpus reads a file, and returns what its only group asks for of devices.
+func gpus(t *testing.T, file string) (string, error) {
+	t.Helper()
+	req, src, err := manifest.DecodeCluster([]byte("name: c\n"+file), manifest.YAML)
+	if err != nil {
+		return "", err
+	}
+	c, err := manifest.Normalize(req, src)
+	if err != nil {
+		return "", err
+	}
+	if g := c.Spec.Groups[0]; g.GPU != "" {
+		t.Errorf("%s: what was asked for is stored twice: %q", file, g.GPU)
+	}
+	text, err := json.Marshal(c.Spec.Groups[0].Devices)
+	return string(text), err
+}
+
+func TestGPUsAreStoredAmongTheDevicesOfAGroup(t *testing.T) {
+	const one = `[{"class":"gpu","way":"whole","count":1}]`
+	for file, want := range map[string]string{
+		"gpu: 1":                          one,
+		"gpu: '1'":                        one,
+		"gpu: 64":                         `[{"class":"gpu","way":"whole","count":64}]`,
+		"gpu: 2:H200":                     `[{"class":"gpu","way":"whole","count":2,"model":"H200"}]`,
+		"gpu: '1:RTX PRO 6000'":           `[{"class":"gpu","way":"whole","count":1,"model":"RTX PRO 6000"}]`,
+		"gpu: '1:4090'":                   `[{"class":"gpu","way":"whole","count":1,"model":"4090"}]`,
+		"gpu: 1:80GiB":                    `[{"class":"gpu","way":"whole","count":1,"memory":"80GiB"}]`,
+		"groups: [{gpu: 1}]":              one,
+		"devices: [{class: gpu}]":         "",
+		"groups: [{gpu: 1, devices: []}]": one,
+		"groups: [{devices: [{class: gpu, way: whole, device: 'example.com/gpu=gpu0', numa_node: 1}]}]": `[{"class":"gpu","way":"whole","count":1,"device":"example.com/gpu=gpu0","numa_node":1}]`,
+	} {
+		got, err := gpus(t, file)
+		if want == "" && err != nil {
+			continue // the short form has no devices
+		}
+		if err != nil || got != want {
+			t.Errorf("%s\ngot %s, %v; want %s", file, got, err, want)
+		}
+	}
+}
+
+func TestGPUsThatCanNotBeHadAreRefusedWithWhatIsPossible(t *testing.T) {
+	for file, want := range map[string]string{
+		"gpu: 0":               "line 2: gpu: 0 GPUs are not possible; give 1 to 64 for each member",
+		"gpu: 65":              "65 GPUs are not possible",
+		"gpu: -1":              `gpu: "-1" is no request for GPUs; write their number, as in "2"`,
+		"gpu: ''":              `gpu: "" is no request for GPUs`,
+		"gpu: H200":            `gpu: "H200" is no request for GPUs; write their number`,
+		"gpu: '1:'":            `gpu: "1:" is no request for GPUs`,
+		"gpu: '1:a;b'":         `is no request for GPUs`,
+		"gpu: 1:remote":        `gpu: GPUs over the network are not handed out yet; write their number, as in "2", or number and kind`,
+		"gpu: 1:mig":           "gpu: slices of GPUs (MIG) are not handed out yet",
+		"gpu: 1:MIG-1g.18gb":   "gpu: slices of GPUs (MIG) are not handed out yet",
+		"gpu: 2:1g.18gb":       "gpu: slices of GPUs (MIG) are not handed out yet",
+		"gpu: 1\nstack: vm":    `gpu: members on the stack "vm" get no GPUs yet; use the stack "container"`,
+		"gpu: 1\nspares: 1":    "gpu: a spare can't hold a GPU for its member; omit the spares",
+		"gpu: 1\ngroups: [{}]": "gpu: conflicts with groups; move it into a group",
+		"groups: [{gpu: 1, devices: [{class: gpu, way: whole}]}]":                   "groups[0].gpu: conflicts with the group's devices of class gpu",
+		"groups: [{devices: [{class: gpu, way: 1g-18gb}]}]":                         `groups[0].devices[0].way: "1g-18gb" is not possible: members get whole GPUs of their own nodes, way whole; slices (MIG) are not handed out yet`,
+		"groups: [{devices: [{class: fpga, way: whole}]}]":                          "groups[0].devices[0].remote: must be true: of their own nodes, members get devices of class gpu only",
+		"groups: [{stack: metal, devices: [{class: gpu, way: whole}]}]":             `members on the stack "metal" get no GPUs yet`,
+		"groups: [{devices: [{class: gpu, way: whole, model: ' '}]}]":               `groups[0].devices[0].model: " " is no name of a model`,
+		"groups: [{devices: [{class: gpu, way: whole, remote: true, memory: -1}]}]": "groups[0].devices[0].memory",
+	} {
+		if got, err := gpus(t, file); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\ngot %s, %v; want %q", file, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/resource/device"
+)
+
+// gpuText says for people which GPUs of its own node a member needs.
+func gpuText(r api.DeviceRequest) string {
+	what := "a whole GPU"
+	if r.Count > 1 {
+		what = fmt.Sprintf("%d whole GPUs", r.Count)
+	}
+	if r.Model != "" {
+		what += " " + r.Model
+	}
+	if r.Memory > 0 {
+		what += fmt.Sprintf(" with at least %s of memory", r.Memory)
+	}
+	return what + choiceText(r.DeviceChoice, "device")
+}
+
+// whyNoGPU tells of each node with GPUs why it can't give a member those that it needs.
+func (s *Sketch) whyNoGPU(r api.DeviceRequest) string {
+	why := s.onEachNode(r, s.gpuProblem)
+	switch {
+	case why == "":
+		return "no node has a GPU"
+	case s.onEachNode(r, s.gpusLeft) != "":
+		return "too few are free on nodes with room for its members: " + why
+	default:
+		return why
+	}
+}
+
+// gpusLeft is how many GPUs of a node are free for such a request; "" for none.
+func (s *Sketch) gpusLeft(id int32, r api.DeviceRequest) string {
+	if found := s.gpusOf(id, r); found.left > 0 {
+		return fmt.Sprintf("%d of %s of that kind free", found.left, plural(found.suit, "GPU"))
+	}
+	return ""
+}
+
+// gpuProblem is what keeps a member from a node's GPUs, or how many are free; "" for a node that has none.
+func (s *Sketch) gpuProblem(id int32, r api.DeviceRequest) string {
+	found := s.gpusOf(id, r)
+	switch {
+	case found.has == 0:
+		return ""
+	case found.contradictory:
+		return "what is held of its devices is contradictory"
+	case found.suit == 0:
+		return "it has " + strings.Join(found.others, ", ")
+	case found.left == 0 && found.suit == 1:
+		return "its only GPU of that kind is taken"
+	case found.left == 0:
+		return fmt.Sprintf("all %s of that kind are taken", plural(found.suit, "GPU"))
+	default:
+		return s.gpusLeft(id, r)
+	}
+}
+
+// gpusOn counts the GPUs of a node: all, those that suit a request, and those of them that are free. others are what does not suit.
+type gpusOn struct {
+	has, suit, left int
+	others          []string
+	contradictory   bool
+}
+
+func (s *Sketch) gpusOf(id int32, r api.DeviceRequest) (found gpusOn) {
+	n, free := s.view.nodes[id], s.view.freeParts(id)
+	found.contradictory = free == nil
+	for i := range n.record.Capacity.Devices {
+		d := &n.record.Capacity.Devices[i]
+		if !offers(d, r) {
+			continue
+		}
+		found.has++
+		why := whyNot(n, d, r.DeviceChoice)
+		switch {
+		case why != "":
+			found.others = append(found.others, why)
+		case !isKind(d, r):
+			found.others = append(found.others, kindText(d))
+		default:
+			found.suit++
+			if free != nil {
+				found.left += free.Room(device.Part{Device: d.ID, Way: r.Way})
+			}
+		}
+	}
+	return found
+}
+
+// kindText is what a GPU is, for people.
+func kindText(d *api.Device) string {
+	text := d.Model
+	if text == "" {
+		text = d.ID + " of an unknown model"
+	}
+	if d.MemoryBytes > 0 {
+		text += fmt.Sprintf(" with %s", api.Bytes(d.MemoryBytes))
+	}
+	return text
+}
