@@ -6,8 +6,33 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
+
+// machinePart is a flag for a part of what the machine has.
+type machinePart struct{ *inventory.Part }
+
+func (p machinePart) Set(text string) (err error) {
+	*p.Part, err = inventory.ParsePart(text)
+	return err
+}
+
+func (machinePart) Type() string { return "part" }
+
+func gpuFlags(cmd *cobra.Command, opts *config.Agent) {
+	cmd.Flags().Var(machinePart{&opts.GPUs}, "gpus", "GPUs of this machine to give to members: all, none, or a part such as 2/3, the second of three equal parts")
+	cdiFlag(cmd, &opts.CDIDirs)
+}
+
+// cdiFlag is for development: other folders than the system's make devices that no other program of the machine sees.
+func cdiFlag(cmd *cobra.Command, dirs *[]string) {
+	cmd.Flags().StringArrayVar(dirs, "cdi-dir", nil, "folder with files of the Container Device Interface that describe GPUs, instead of /etc/cdi and /var/run/cdi (repeatable)")
+	_ = cmd.Flags().MarkHidden("cdi-dir")
+}
 
 // printGPUs writes the GPUs of a node, with why some are not given to members.
 func printGPUs(w io.Writer, n api.Node) {

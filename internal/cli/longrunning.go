@@ -226,7 +226,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var disk, volumePool, cpus, memory, hugePages, gpus, builder string
+	var disk, volumePool, cpus, memory, hugePages, builder string
 	var adapters adapterOptions
 	var fabricPorts []string
 	cmd := &cobra.Command{
@@ -264,9 +264,6 @@ agent finds them when it starts again. Needs root.`,
 			if opts.HugePages, err = inventory.ParsePart(hugePages); err != nil {
 				return usage("--huge-pages: %v", err)
 			}
-			if opts.GPUs, err = inventory.ParsePart(gpus); err != nil {
-				return usage("--gpus: %v", err)
-			}
 			if opts.FabricPorts, err = parseFabricPorts(fabricPorts); err != nil {
 				return err
 			}
@@ -290,12 +287,11 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
 	cmd.Flags().StringVar(&volumePool, "volume-pool-size", "", "size of the file that holds volumes, like 200GiB, where the state directory is on neither XFS nor Btrfs; off keeps no volumes on this node (default: a tenth of its disk, at most 64GiB)")
 	cmd.Flags().StringVar(&hugePages, "huge-pages", "all", "reserved huge pages to offer: all, none, or a part such as 2/3, the second of three equal parts")
-	cmd.Flags().StringVar(&gpus, "gpus", "all", "GPUs of this machine to give to members: all, none, or a part such as 2/3, the second of three equal parts")
-	cdiFlag(cmd, &opts.CDIDirs)
 	cmd.Flags().Var(bitRate{&opts.UplinkRate}, "uplink-rate", "what the link of the data network carries, like 25Gbit; ports with rates share it (default: the link's speed, where the kernel knows it)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
 	cmd.Flags().StringVar(&opts.TrunkInterface, "trunk-interface", "", "interface that carries VLANs of networks, like eth1 (default: none, and no members of such networks)")
 	adapters.flags(cmd)
+	gpuFlags(cmd, &opts)
 	cmd.Flags().StringVar(&opts.PeerListen, "peer-listen", "", "ADDRESS:PORT to serve images to other nodes at, or off (default: the address on the data network, when that is known)")
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
@@ -307,12 +303,6 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.AllowPowerOff, "allow-power-off", false, "let the server power off this machine although it did not boot it")
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
-}
-
-// cdiFlag is for development: other folders than the system's make devices that no other program of the machine sees.
-func cdiFlag(cmd *cobra.Command, dirs *[]string) {
-	cmd.Flags().StringArrayVar(dirs, "cdi-dir", nil, "folder with files of the Container Device Interface that describe GPUs, instead of /etc/cdi and /var/run/cdi (repeatable)")
-	_ = cmd.Flags().MarkHidden("cdi-dir")
 }
 
 // readPoolSize reads how large the file of the node's volumes may be.

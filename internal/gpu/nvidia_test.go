@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -116,6 +117,27 @@ func TestAGPUIsReportedWithWhatPlacementNeeds(t *testing.T) {
 	d := devices[1]
 	if d.ID != second || d.Class != "gpu" || d.NUMANode != 1 || d.Counters["gpus"] != 1 || d.Counters["slices"] != 7 || text(t, d.Ways["whole"].Takes) != text(t, d.Counters) {
 		t.Errorf("got device %s", text(t, d))
+	}
+}
+
+func TestNodesOfOneMachineShareItsGPUs(t *testing.T) {
+	root, seen := machine(t), map[string]string{}
+	for _, part := range []inventory.Part{{N: 1, Of: 3}, {N: 2, Of: 3}, {N: 3, Of: 3}, {N: 0, Of: 1}} {
+		node := gpu.New(gpu.Config{Root: root, Run: pair(t).run, Part: part})
+		for _, d := range node.Read(t.Context()).Devices() {
+			if other := seen[d.ID]; other != "" {
+				t.Errorf("part %s offers %s, and so does %s", part, d.ID, other)
+			}
+			seen[d.ID] = part.String()
+		}
+		for _, id := range []string{first, second} {
+			if _, err := node.Edits(t.Context(), []api.DeviceClaim{{Device: id}}); (err == nil) != (seen[id] == part.String()) {
+				t.Errorf("part %s gives %s to a container: %v", part, id, err)
+			}
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("the parts together offer %v, want both GPUs", seen)
 	}
 }
 

@@ -53,7 +53,7 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 		r.Model = kind
 	}
 	if slices.ContainsFunc(g.Devices, func(d api.DeviceRequest) bool { return d.Class == api.ClassGPU }) {
-		n.add(path, text, "conflicts with the group's devices of class %s; write all GPUs in one of both", api.ClassGPU)
+		n.add(path, text, "conflicts with the group's devices of class %s; write all GPUs there, and omit this", api.ClassGPU)
 	}
 	n.gpuHolder(path, g)
 	g.Devices = slices.Insert(slices.Clone(g.Devices), 0, r)

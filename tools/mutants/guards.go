@@ -72,7 +72,7 @@ func guards() []Mutant {
 		homeGuards, volumeGuards, volumeAttachGuards, backupGuards, importGuards,
 		consoleGuards,
 		shapeGuards,
-		hostCheckGuards,
+		hostCheckGuards, gpuGuards,
 		cliGuards,
 		diskspaceGuards,
 		wayoutGuards,

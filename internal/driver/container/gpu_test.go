@@ -84,7 +84,7 @@ func TestAMemberReachesTheGPUThatItHoldsAndNoOther(t *testing.T) {
 	}
 }
 
-func TestAMemberWhoseGPUsControlGroupAllowsItOpensIt(t *testing.T) {
+func TestAMemberOpensTheGPUThatItHolds(t *testing.T) {
 	node, dir := fakeVendor(t)
 	r := newRig(t, "crun", func(c *container.Config) { c.GPUs = node })
 	m := withGPU(r.member(t), "example.com/gpu=gpu1")
