@@ -49,7 +49,7 @@ chmod 755 "$work/bin/crun" "$folder/crun" "$folder/container.test" "$folder/cuda
 echo "== the driver"
 cd "$work" || exit 1
 PATH=$work/bin:$PATH TMPDIR=$work/tmp NEARMETAL_TEST_CUDA_PROGRAM=$folder/cudacheck \
-	"$folder/container.test" -test.v -test.timeout 20s -test.run 'TestARealGPU|TestAMemberReachesTheGPU|TestAMemberOpensTheGPU'
+	"$folder/container.test" -test.v -test.timeout 25s -test.run 'TestARealGPU|TestAMemberReachesTheGPU|TestAMemberOpensTheGPU'
 code=$?
 echo "== left behind: $(ls "$work/tmp" | wc -l) files, $(find /sys/fs/cgroup -path '*nearmetal/*' -type d 2>/dev/null | wc -l) control groups"
 exit $code

@@ -2,6 +2,7 @@ package container_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -84,8 +85,22 @@ func TestARealGPUWorksInTheMemberThatHoldsItAndInNoOther(t *testing.T) {
 			t.Logf("in the other member: %s: %s", got.Err, got.Output)
 		}
 	})
+	t.Run("the next member finds nothing of what the last one left in its memory", func(t *testing.T) {
+		needs.Request(t, cudaProgram, "tests/gpu/cdi.sh")
+		id := with.Assignment.ID
+		t.Logf("in the member: %s", r.run(t, id, "/home/cudacheck", "fill"))
+		if err := errors.Join(r.Stop(t.Context(), id, 0), r.Clean(t.Context(), id)); err != nil {
+			t.Fatal(err)
+		}
+		with = withGPU(r.member(t), g.ID)
+		with.Assignment.Memory[0].Bytes = 4 << 30
+		if err := r.Start(t.Context(), with); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("in the next member: %s", r.run(t, with.Assignment.ID, "/home/cudacheck", "look"))
+	})
 	t.Run("a member without it can't open it", func(t *testing.T) {
-		if got := r.tell(t, without.Assignment.ID, order{Run: []string{"sh", "-c", "exec 3<>" + own}}); got.Err == "" {
+		if got := r.tell(t, without.Assignment.ID, order{Run: []string{"sh", "-c", "exec 3<" + own}}); got.Err == "" {
 			t.Errorf("it opens %s", own)
 		}
 		if err := openInGroup(t, r, without.Assignment.ID, own); err == nil {
