@@ -41,7 +41,7 @@ func printGPUs(w io.Writer, n api.Node) {
 	}
 	fmt.Fprintln(w)
 	if len(n.Agent.GPUs) > 0 {
-		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK", "PROBLEMS")
+		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "PROBLEMS")
 		for _, g := range n.Agent.GPUs {
 			numa, memory, links := "", "", ""
 			if g.NUMANode >= 0 {
@@ -50,8 +50,8 @@ func printGPUs(w io.Writer, n api.Node) {
 			if g.MemoryBytes > 0 {
 				memory = api.Bytes(g.MemoryBytes).String()
 			}
-			if len(g.NVLinkPeers) > 0 {
-				links = fmt.Sprintf("%d peers", len(g.NVLinkPeers))
+			if n := len(g.NVLinkPeers); n > 0 {
+				links = strconv.Itoa(n)
 			}
 			mig := g.MIG
 			if len(g.MIGProfiles) > 0 {

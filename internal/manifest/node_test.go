@@ -15,6 +15,7 @@ func soundNode() api.NodeRecord {
 		Stacks:       []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"no crun\n\tinstall it"}}},
 		Environments: []api.EnvironmentOnNode{{Name: "local", Description: "the node's own", Stacks: []api.Stack{api.StackContainer}}},
 		Builder:      &api.BuilderCheck{Problems: []string{"no mkfs.erofs"}},
+		GPUs:         []api.NodeGPU{{ID: "GPU-a", NUMANode: -1}},
 		Capacity: api.NodeCapacity{
 			Cores: []api.Core{{Slot: 0}, {Slot: 1, CPU: 1}}, MemoryBytes: 1 << 30, NUMANodes: []api.NUMANode{{MemoryBytes: 1 << 30}},
 			Devices: []api.Device{{ID: "gpu0", Class: "gpu", Counters: map[string]int64{"slices": 2}, Ways: map[string]api.DeviceWay{"half": {Mode: "mig", Takes: map[string]int64{"slices": 1}}}}},
@@ -63,6 +64,13 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 		"no known NUMA node":  {func(n *api.NodeRecord) { n.Capacity.Devices[0].NUMANode = -1 }, ""},
 		"a place twice":       {func(n *api.NodeRecord) { n.Capacity.Ports[1].At = "0x1" }, "a place that another port has"},
 		"a port at no fabric": {func(n *api.NodeRecord) { n.Capacity.Ports[1].Fabric = "" }, "no fabric"},
+		"a model for screens": {func(n *api.NodeRecord) { n.Capacity.Devices[0].Model = "\x1b[2J" }, "model of a device"},
+		"a device's memory":   {func(n *api.NodeRecord) { n.Capacity.Devices[0].MemoryBytes = -1 }, "the memory of device \"gpu0\" is -1, not between"},
+		"GPUs":                {func(n *api.NodeRecord) { n.GPUs = make([]api.NodeGPU, 1025) }, "1025 GPUs"},
+		"a GPU for screens":   {func(n *api.NodeRecord) { n.GPUs[0].Model = "\x1b[2J" }, "model of a GPU"},
+		"a GPU's memory":      {func(n *api.NodeRecord) { n.GPUs[0].MemoryBytes = 1 << 60 }, "the memory of GPU \"GPU-a\" is"},
+		"a GPU's peers":       {func(n *api.NodeRecord) { n.GPUs[0].NVLinkPeers = []string{long} }, "NVLink peer"},
+		"a GPU's problems":    {func(n *api.NodeRecord) { n.GPUs[0].Problems = make([]string, 65) }, "65 problems"},
 		"ports":               {func(n *api.NodeRecord) { n.Capacity.Ports = make([]api.NodePort, 65) }, "65 ports"},
 	} {
 		n := soundNode()
