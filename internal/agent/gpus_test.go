@@ -72,7 +72,7 @@ func TestAChangeOfANodesGPUsIsReported(t *testing.T) {
 
 func TestANodeWhoseGPUsCanNotBeReadIsReportedWithoutThem(t *testing.T) {
 	a, greetings := greeted(t)
-	a.opening.inspectPatience = 10 * time.Millisecond
+	a.opening.inspectPatience, a.opening.patience = 10*time.Millisecond, 5*time.Second
 	hang := make(chan struct{})
 	a.cfg.GPUs = func(context.Context) gpu.Found {
 		<-hang
@@ -81,8 +81,13 @@ func TestANodeWhoseGPUsCanNotBeReadIsReportedWithoutThem(t *testing.T) {
 	ended := make(chan error, 1)
 	session := func() { _, err := a.session(bounded(t)); ended <- err }
 	go session()
-	if got := <-greetings; len(got.GPUs) != 0 {
-		t.Errorf("greeted with %+v", got.GPUs)
+	select {
+	case got := <-greetings:
+		if len(got.GPUs) != 0 {
+			t.Errorf("greeted with %+v", got.GPUs)
+		}
+	case err := <-ended:
+		t.Fatalf("the stream ended before the greeting: %v", err)
 	}
 	close(hang)
 	if err := <-ended; !errors.Is(err, errGPUsChanged) {
