@@ -37,9 +37,11 @@ type Config struct {
 type Node struct {
 	cfg Config
 
-	mu    sync.Mutex
-	found *Found
-	at    time.Time
+	// looking is held while the node is looked at, which may take long; mu is not.
+	looking sync.Mutex
+	mu      sync.Mutex
+	found   *Found
+	at      time.Time
 }
 
 // Found is what was found on a node.
@@ -72,13 +74,23 @@ func New(cfg Config) *Node {
 
 // Read returns the node's GPUs. It looks again where what was read is too old.
 func (n *Node) Read(ctx context.Context) Found {
+	n.looking.Lock()
+	defer n.looking.Unlock()
+	if found, at := n.last(); found != nil && time.Since(at) <= n.cfg.Every {
+		return *found
+	}
+	found := n.look(ctx)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.found == nil || time.Since(n.at) > n.cfg.Every {
-		found := n.look(ctx)
-		n.found, n.at = &found, time.Now()
-	}
-	return *n.found
+	n.found, n.at = &found, time.Now()
+	return found
+}
+
+// last returns what was found last, and when; nil: nobody has looked yet.
+func (n *Node) last() (*Found, time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.found, n.at
 }
 
 // look reads CDI files and asks nvidia-smi.
@@ -147,7 +159,11 @@ func (n *Node) Edits(ctx context.Context, claims []api.DeviceClaim) (*Edits, err
 	if len(claims) == 0 {
 		return nil, nil //nolint:nilnil // nothing is needed
 	}
-	found := n.Read(ctx)
+	found, _ := n.last() // a member's start does not wait for nvidia-smi; device nodes and files are looked at now
+	if found == nil {
+		first := n.Read(ctx)
+		found = &first
+	}
 	var all Edits
 	for _, c := range claims {
 		edits, ok := found.sources[c.Device]

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -138,6 +139,23 @@ func TestNodesOfOneMachineShareItsGPUs(t *testing.T) {
 	}
 	if len(seen) != 2 {
 		t.Errorf("the parts together offer %v, want both GPUs", seen)
+	}
+}
+
+func TestAMembersStartDoesNotWaitForNvidiaSMI(t *testing.T) {
+	var asked atomic.Int32
+	a := pair(t)
+	node := gpu.New(gpu.Config{Root: machine(t), Every: time.Nanosecond, Run: func(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
+		asked.Add(1)
+		return a.run(ctx, env, program, args...)
+	}})
+	node.Read(t.Context())
+	before := asked.Load()
+	if _, err := node.Edits(t.Context(), []api.DeviceClaim{{Device: first}}); err != nil || asked.Load() != before {
+		t.Errorf("it was asked %d times, %v", asked.Load()-before, err)
+	}
+	if node.Read(t.Context()); asked.Load() == before {
+		t.Error("what is too old is not read again")
 	}
 }
 
