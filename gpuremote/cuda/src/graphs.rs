@@ -156,7 +156,7 @@ impl KernelNode {
         let KernelNode { grid, block, shared_bytes, parameters, extra, .. } = *node;
         let launch = Launch { function, grid, block, shared_bytes, stream: 0, attributes: &[] };
         let prepared = launch.prepare(Arguments { parameters, extra });
-        let status = match prepared {
+        match prepared {
             Ok(encode) => {
                 let mut encode = Some(encode);
                 call(&mut |encoder| {
@@ -166,8 +166,7 @@ impl KernelNode {
                 })
             }
             Err(status) => status,
-        };
-        status
+        }
     }
 }
 
