@@ -91,7 +91,8 @@ fn call(code: &mut String, function: &Function, number: usize) {
 
 /// The handle whose mode says whether results come back. None where others do in any case.
 fn moded_results(function: &Function) -> Option<&str> {
-    let others = function.arguments.iter().any(|a| matches!(a.r#type, Type::Out(..) | Type::Info | Type::Found(_) | Type::New(_) | Type::Want(_)));
+    let others =
+        function.arguments.iter().any(|a| matches!(a.r#type, Type::Out(..) | Type::Info | Type::Found(_) | Type::New(_) | Type::Want(_)));
     let handle = function.arguments.iter().find_map(|a| match &a.r#type {
         Type::Scalars(Scalars { written: true, handle, .. }) => handle.as_deref(),
         _ => None,

@@ -103,7 +103,8 @@ fn split_list(list: &str) -> Vec<&str> {
 
 fn check(function: &Function) -> Result<(), String> {
     for argument in &function.arguments {
-        let replied = matches!(&argument.r#type, Type::Out(..) | Type::Info | Type::Found(_) | Type::Scalars(Scalars { written: true, .. }));
+        let replied =
+            matches!(&argument.r#type, Type::Out(..) | Type::Info | Type::Found(_) | Type::Scalars(Scalars { written: true, .. }));
         if replied && function.way == Way::Async {
             return Err(format!("{} comes in a reply, for which an async function does not wait", argument.name));
         }
