@@ -71,3 +71,11 @@ impl ClientLane {
         &mut self.lane
     }
 }
+
+impl Drop for ClientLane {
+    /// A thread that ends may have gathered calls, for which the calls of all others wait in turn.
+    fn drop(&mut self) {
+        // A lost server is told of by the next call.
+        let _ = self.lane.flush();
+    }
+}
