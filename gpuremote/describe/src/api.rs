@@ -15,6 +15,8 @@ pub struct Api {
     pub objects: Vec<Object>,
     /// APIs whose handles it uses.
     pub others: Vec<Api>,
+    /// Names of functions in the order of the table that a loader knows them by; empty when there is none.
+    pub order: Vec<String>,
     /// Its functions. Their places are their numbers on the wire.
     pub functions: Vec<Function>,
 }
@@ -23,6 +25,17 @@ impl Api {
     /// The kind of objects with this name. None where there is none, or where its handles are plain numbers.
     pub fn object(&self, kind: &str) -> Option<&Object> {
         self.objects.iter().find(|object| object.kind == kind)
+    }
+
+    /// The order of the loader's table as Rust code: a constant `ORDER`, or nothing when there is no table.
+    pub(crate) fn order_constant(&self) -> String {
+        match self.order.len() {
+            0 => String::new(),
+            count => format!(
+                "/// Names of functions in the order of the loader's table.\npub const ORDER: [&str; {count}] = {:?};\n",
+                self.order
+            ),
+        }
     }
 }
 

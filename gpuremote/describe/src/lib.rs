@@ -79,6 +79,7 @@
 //! fn clCreateSampler(context: cl_context, normalized: u32, addressing: u32, filter: u32) returns cl_sampler sync;
 //! fn clEnqueueMarkerWithWaitList(queue: cl_command_queue, count: u32, waits: list cl_event[count] -57, event: want cl_event) async;
 //! fn clRetainSampler(sampler: cl_sampler) retain;
+//! order clGetPlatformIDs clGetPlatformInfo; # the table that an ICD loader knows functions by, also those that are not described
 //! fn clReleaseSampler(sampler: cl_sampler) release;
 //! ```
 //!

@@ -102,6 +102,14 @@ fn programs_run_over_both_transports() {
 }
 
 #[test]
+fn a_driver_needs_no_loader() {
+    let server = Server::start("driver", &["--opencl", "libpocl.so.2"]);
+    for output in server.run_test("programs::commands::vectors_are_added") {
+        assert!(output.contains("1 passed"), "{output}");
+    }
+}
+
+#[test]
 fn what_kernels_print_reaches_the_program() {
     let server = Server::start("printf", &[]);
     for output in server.run_test("programs::commands::a_kernel_prints") {
@@ -137,7 +145,8 @@ fn clinfo_and_the_eight_kernels_run() {
 #[test]
 fn without_a_server_there_is_no_platform() {
     let server = Server::start("absent", &[]);
-    let output = Command::new("clinfo").env("OCL_ICD_VENDORS", &server.folder).env_remove("NEARMETAL_GPU_SERVER").output().expect("clinfo runs");
+    let output =
+        Command::new("clinfo").env("OCL_ICD_VENDORS", &server.folder).env_remove("NEARMETAL_GPU_SERVER").output().expect("clinfo runs");
     assert!(String::from_utf8_lossy(&output.stdout).contains("Number of platforms                               0"), "{output:?}");
     let refused = server.run("tcp:127.0.0.1:1", &mut Command::new("clinfo"));
     let why = String::from_utf8_lossy(&refused.stderr);

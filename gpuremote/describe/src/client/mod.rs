@@ -37,6 +37,7 @@ pub fn client(api: &Api) -> String {
     code.push_str("}\n");
     if !api.objects.is_empty() {
         releases(&mut code, api);
+        code.push_str(&api.order_constant());
     }
     code.push_str("/// Stubs that functions written by hand call.\n#[allow(non_snake_case, dead_code)]\npub mod remote {\n    #[allow(unused_imports)]\n    use super::*;\n");
     for (number, function) in api.functions.iter().enumerate().filter(|(_, function)| function.wrapped) {

@@ -21,6 +21,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
         handles: Vec::new(),
         others: Vec::new(),
         objects: Vec::new(),
+        order: Vec::new(),
         functions: Vec::new(),
     };
     let mut families = Vec::new();
@@ -31,6 +32,10 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
             "status" => read_statuses(&mut api.statuses, rest),
             "handle" => read_handle(&mut api, rest),
             "object" => read_object(&mut api, rest),
+            "order" => {
+                api.order.extend(rest.split_whitespace().map(str::to_owned));
+                Ok(())
+            }
             "use" => other(rest.trim()).map(|used| api.others.push(used)),
             "fn" => read_functions(&mut api, rest),
             "family" => read_family(&mut families, rest),
@@ -39,7 +44,7 @@ pub(crate) fn parse_among(text: &str, other: &dyn Fn(&str) -> Result<Api, String
                 api.functions.extend(rest.split_whitespace().map(Function::refused));
                 Ok(())
             }
-            _ => Err("it begins with none of api, status, use, handle, object, family, fn, each, refused".to_owned()),
+            _ => Err("it begins with none of api, status, use, handle, object, order, family, fn, each, refused".to_owned()),
         };
         read.map_err(|why| format!("in the statement \"{statement}\": {why}"))?;
     }

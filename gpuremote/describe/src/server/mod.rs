@@ -34,11 +34,12 @@ pub fn server(api: &Api) -> String {
     for function in api.functions.iter().filter(callable) {
         let _ = writeln!(code, "    pub {}: Option<{}>,", function.name, signature(function));
     }
-    code.push_str("}\nimpl Functions {\n    /// Finds the functions.\n    ///\n    /// # Safety\n    /// The library must be of this API.\n    pub unsafe fn load(library: &libloading::Library) -> Self {\n        Functions {\n");
+    code.push_str("}\nimpl Functions {\n    /// Finds the functions.\n    ///\n    /// # Safety\n    /// The library must be of this API.\n    pub unsafe fn load(library: &libloading::Library) -> Self {\n        Self::find(|name| library.get::<*const ()>(name.to_bytes_with_nul()).ok().map(|symbol| *symbol))\n    }\n    /// The functions at these addresses.\n    ///\n    /// # Safety\n    /// The addresses must be those of functions with these names and of this API.\n    pub unsafe fn find(mut find: impl FnMut(&std::ffi::CStr) -> Option<*const ()>) -> Self {\n        Functions {\n");
     for function in api.functions.iter().filter(callable) {
-        let _ = writeln!(code, "            {0}: library.get(b\"{0}\\0\").ok().map(|symbol| *symbol),", function.name);
+        let _ = writeln!(code, "            {0}: find(c\"{0}\").map(|address| std::mem::transmute(address)),", function.name);
     }
     code.push_str("        }\n    }\n}\n");
+    code.push_str(&api.order_constant());
     code.push_str(
         "/// Numbers of the functions on the wire.\n#[allow(missing_docs, dead_code, non_upper_case_globals)]\npub mod numbers {\n",
     );

@@ -61,7 +61,8 @@ fn what_is_wrong_is_told() {
         device.set(kernel, 1, &small);
         device.set(kernel, 2, &0u32);
         let (global, local) = ([4usize], [3usize]);
-        let launched = (cl.clEnqueueNDRangeKernel)(device.queue, kernel, 1, null.cast(), global.as_ptr(), local.as_ptr(), 0, null, none.cast());
+        let launched =
+            (cl.clEnqueueNDRangeKernel)(device.queue, kernel, 1, null.cast(), global.as_ptr(), local.as_ptr(), 0, null, none.cast());
         assert_eq!(launched, -54, "CL_INVALID_WORK_GROUP_SIZE");
         assert_eq!((cl.clFinish)(std::ptr::null_mut()), -36, "CL_INVALID_COMMAND_QUEUE");
         // Another object in a queue's place.
@@ -100,9 +101,7 @@ fn binaries_are_programs() {
         let mut into = binary.as_mut_ptr();
         ok((cl.clGetProgramInfo)(program, 0x1166, 8, (&raw mut into).cast(), std::ptr::null_mut()));
         let (start, mut accepted) = (binary.as_ptr(), 1);
-        let again = new(|status| {
-            (cl.clCreateProgramWithBinary)(device.context, 1, &device.device, &length, &start, &mut accepted, status)
-        });
+        let again = new(|status| (cl.clCreateProgramWithBinary)(device.context, 1, &device.device, &length, &start, &mut accepted, status));
         assert_eq!(accepted, 0);
         ok((cl.clBuildProgram)(again, 0, null, null.cast(), null.cast(), none));
         let name = CString::new("add").unwrap();
@@ -124,7 +123,8 @@ fn programs_are_compiled_and_linked() {
     let (none, null) = (std::ptr::null_mut(), std::ptr::null());
     let header = device.program("uint twice(uint x);\n");
     let library = device.program("uint twice(uint x) { return 2 * x; }\n");
-    let main = device.program("#include \"twice.h\"\nkernel void run(global uint *x) { x[get_global_id(0)] = twice(x[get_global_id(0)]); }\n");
+    let main =
+        device.program("#include \"twice.h\"\nkernel void run(global uint *x) { x[get_global_id(0)] = twice(x[get_global_id(0)]); }\n");
     let name = CString::new("twice.h").unwrap();
     let names = [name.as_ptr()];
     // SAFETY: pointers outlive the calls.

@@ -127,3 +127,27 @@ fn times_are_told() {
     ok(unsafe { (device.cl.clGetEventInfo)(event, 0x11d0, 8, (&raw mut queue).cast(), std::ptr::null_mut()) });
     assert_eq!(queue, device.queue, "an event knows its queue");
 }
+
+/// An object may be given up while its commands wait for the program.
+#[test]
+#[ignore = "run by remote.rs on a server"]
+fn objects_end_while_commands_wait() {
+    let device = Device::open();
+    let cl = &device.cl;
+    let kernel = device.kernel("kernel void set(global uint *x) { x[get_global_id(0)] = 3; }", "set");
+    let buffer = device.buffer(&[0; 4]);
+    device.set(kernel, 0, &buffer);
+    // SAFETY: memory lives until the commands are complete.
+    unsafe {
+        let gate = new(|status| (cl.clCreateUserEvent)(device.context, status));
+        let queue = new(|status| (cl.clCreateCommandQueue)(device.context, device.device, 0, status));
+        let (items, null, mut done) = (4usize, std::ptr::null(), std::ptr::null_mut());
+        ok((cl.clEnqueueNDRangeKernel)(queue, kernel, 1, null, &items, null, 1, &gate, &mut done));
+        ok((cl.clReleaseKernel)(kernel));
+        ok((cl.clReleaseCommandQueue)(queue));
+        assert!(state(&device, done) > COMPLETE);
+        ok((cl.clSetUserEventStatus)(gate, COMPLETE));
+        ok((cl.clWaitForEvents)(1, &done));
+        assert_eq!(device.read(buffer, 4), [3; 4]);
+    }
+}

@@ -135,9 +135,7 @@ impl Device {
         /// CL_MEM_READ_WRITE and CL_MEM_COPY_HOST_PTR.
         const FLAGS: u64 = 1 | 32;
         // SAFETY: so many bytes are copied.
-        unsafe {
-            new(|status| (self.cl.clCreateBuffer)(self.context, FLAGS, size_of_val(values), values.as_ptr().cast(), status))
-        }
+        unsafe { new(|status| (self.cl.clCreateBuffer)(self.context, FLAGS, size_of_val(values), values.as_ptr().cast(), status)) }
     }
 
     /// A program of this source.

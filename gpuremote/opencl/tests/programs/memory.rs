@@ -92,7 +92,8 @@ fn mapped_memory_is_written_back() {
             device.set(kernel, 0, &buffer);
             ok(device.launch(kernel, 4, &[], std::ptr::null_mut()));
             let map = |flags, offset, bytes| {
-                new(|status| (cl.clEnqueueMapBuffer)(device.queue, buffer, 1, flags, offset, bytes, 0, NONE, NO_EVENT, status)).cast::<u32>()
+                new(|status| (cl.clEnqueueMapBuffer)(device.queue, buffer, 1, flags, offset, bytes, 0, NONE, NO_EVENT, status))
+                    .cast::<u32>()
             };
             let unmap = |at: *mut u32| ok((cl.clEnqueueUnmapMemObject)(device.queue, buffer, at.cast(), 0, NONE, NO_EVENT));
             let at = map(READ | WRITE, 4, 8);

@@ -1,6 +1,7 @@
 //! OpenCL. What the description says all about is generated; here is the rest.
 
 mod devices;
+mod driver;
 mod events;
 mod kernels;
 mod memory;
@@ -51,7 +52,7 @@ impl Shared {
         let library = library.map_err(|error| format!("can't load OpenCL {}: {error}", options.opencl))?;
         Ok(Shared {
             // SAFETY: the library is of this API.
-            functions: unsafe { calls::Functions::load(&library) },
+            functions: unsafe { driver::functions(&library) },
             handles: Handles::new(&calls::FIRST_HANDLES),
             bound: Arc::new(memory::Bound::new(options.memory_bytes)),
             staged: transfers::Staged::default(),
