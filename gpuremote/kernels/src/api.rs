@@ -21,6 +21,9 @@ pub enum ApiKind {
 }
 
 impl ApiKind {
+    /// All APIs.
+    pub const ALL: [ApiKind; 2] = [ApiKind::OpenCl, ApiKind::Cuda];
+
     /// Returns the name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {

@@ -14,8 +14,9 @@ nearmetal-gpu-kernels --api opencl|cuda --size test|published|large [options]
 nearmetal-gpu-kernels --list
 nearmetal-gpu-kernels micro --api opencl|cuda [options]
 nearmetal-gpu-kernels share --api opencl|cuda [options]
+nearmetal-gpu-kernels report DIR... [--markdown FILE] [--svg FILE]
 
-Options of all commands:
+Options of all commands that use an API:
   --json FILE       write all measured data to FILE
   --library PATH    load this library instead of libOpenCL.so.1 or libcuda.so.1
 
@@ -38,6 +39,11 @@ share launches a fixed kernel in a loop and reports completed launches per secon
                     instead, allocate chunks of 64 MiB until the API refuses, and report the total
   --limit N         allocate at most N bytes (default: no limit)
 
+report compares the files of --json in each DIR, named [opencl-]SIZE[-KERNEL]-WAY.json,
+micro-WAY.json or share-WAY-CLIENT.json, where WAY is local, memory or tcp:
+  --markdown FILE   write the tables to FILE (default: standard output)
+  --svg FILE        draw the kernels' ratios to local
+
 Exit status: 0 if all results are right, 1 after a wrong result or a failed call, 2 for a wrong command line.
 ";
 
@@ -56,6 +62,8 @@ pub enum Command {
     Share(Target, Load),
     /// Allocate until the API refuses, at most this many bytes.
     Memory(Target, u64),
+    /// Compare results.
+    Report(ReportOptions),
 }
 
 /// The API to use and where results go.
@@ -104,6 +112,17 @@ pub struct RunOptions {
     pub calls: bool,
     /// Seed of the inputs.
     pub seed: u64,
+}
+
+/// Options of a comparison of results.
+#[derive(Debug)]
+pub struct ReportOptions {
+    /// Directories with results.
+    pub directories: Vec<PathBuf>,
+    /// The file for the tables; `None` for standard output.
+    pub markdown: Option<PathBuf>,
+    /// The file for the drawing.
+    pub svg: Option<PathBuf>,
 }
 
 /// Options as written, before a command takes those it knows.
@@ -184,11 +203,16 @@ impl Options {
 pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String> {
     let mut arguments = arguments.peekable();
     let command = arguments.next_if(|first| !first.starts_with("--"));
+    let mut directories = Vec::new();
+    if command.as_deref() == Some("report") {
+        directories.extend(std::iter::from_fn(|| arguments.next_if(|next| !next.starts_with("--"))).map(PathBuf::from));
+    }
     let mut options = Options::read(arguments)?;
     if options.flag("--help") {
         return Ok(Command::Help);
     }
     let command = match command.as_deref() {
+        Some("report") => parse_report(directories, &mut options)?,
         None if options.flag("--list") => Command::List,
         None => parse_run(&mut options)?,
         Some("micro") => {
@@ -200,7 +224,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, String>
             Command::Memory(options.target()?, limit)
         }
         Some("share") => parse_share(&mut options)?,
-        Some(other) => return Err(format!("unknown command \"{other}\": use micro or share, or none to run kernels")),
+        Some(other) => return Err(format!("unknown command \"{other}\": use micro, share or report, or none to run kernels")),
     };
     options.refuse_rest(command)
 }
@@ -246,6 +270,14 @@ fn parse_share(options: &mut Options) -> Result<Command, String> {
     Ok(Command::Share(options.target()?, load))
 }
 
+fn parse_report(directories: Vec<PathBuf>, options: &mut Options) -> Result<Command, String> {
+    if directories.is_empty() {
+        return Err("report needs a directory with results before its options".to_string());
+    }
+    let mut file = |name| options.value(name).map(PathBuf::from);
+    Ok(Command::Report(ReportOptions { directories, markdown: file("--markdown"), svg: file("--svg") }))
+}
+
 fn parse_size(text: Option<String>) -> Result<Size, String> {
     let text = text.ok_or("no size given: use --size test, published or large")?;
     Size::ALL.into_iter().find(|size| size.name() == text).ok_or(format!("unknown size \"{text}\": use test, published or large"))
@@ -284,10 +316,19 @@ mod tests {
             ("bench --api cuda", "unknown command \"bench\""),
             ("share --api cuda --seconds -1", "--seconds must be more than 0"),
             ("share --api cuda --depth 0", "--depth is out of range"),
+            ("report", "report needs a directory"),
+            ("report a --api cuda", "--api is unknown or does not belong"),
         ] {
             let message = parsed(line).expect_err(line);
             assert!(message.contains(part), "{line}: got \"{message}\", want \"{part}\"");
         }
+    }
+
+    #[test]
+    fn a_report_takes_several_directories() {
+        let Ok(Command::Report(report)) = parsed("report a b --svg c.svg") else { panic!("the line is refused") };
+        assert_eq!(report.directories, [PathBuf::from("a"), PathBuf::from("b")]);
+        assert_eq!((report.markdown, report.svg), (None, Some(PathBuf::from("c.svg"))));
     }
 
     #[test]

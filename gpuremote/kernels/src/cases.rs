@@ -47,7 +47,7 @@ impl Size {
 }
 
 /// How far a result may be from its reference, and how far it is.
-#[derive(Clone, Copy, Debug, serde::Serialize)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Deviation {
     /// Norm of the difference divided by the norm of the reference; 0 for a result of integers.
     pub relative: f64,

@@ -4,15 +4,17 @@
 //! that its published description has (the Rodinia suite: Che et al., IISWC 2009 and 2010), and checks its result against the CPU.
 //!
 //! Start at [`cases`] for the kernels, at [`api::Device`] for what they need from an API, and at [`measure`] for what is timed.
+//! [`report`] compares the results of several runs.
 
 pub mod api;
 pub mod cases;
+pub mod machine;
 pub mod measure;
 pub mod memory;
 pub mod micro;
 pub mod plain;
 pub mod program;
 pub mod random;
-
+pub mod report;
 pub mod share;
 pub mod table;

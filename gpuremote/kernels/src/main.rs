@@ -1,15 +1,17 @@
 //! `nearmetal-gpu-kernels`: runs and times GPU kernels through OpenCL or CUDA.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 mod arguments;
 
-use arguments::{Command, RunOptions, Target};
+use arguments::{Command, ReportOptions, RunOptions, Target};
 use nearmetal_gpu_kernels::api::{Api, Device};
 use nearmetal_gpu_kernels::cases::{Size, KERNELS};
-use nearmetal_gpu_kernels::measure::{measure, Measurement};
-use nearmetal_gpu_kernels::{memory, micro, share, table};
+use nearmetal_gpu_kernels::machine::Machine;
+use nearmetal_gpu_kernels::measure::{measure, KernelReport, Measurement};
+use nearmetal_gpu_kernels::{memory, micro, report, share, table};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -29,6 +31,7 @@ fn main() -> ExitCode {
         Command::Micro(target, largest) => on_device(&target, out, |device| micro::run(device, largest)),
         Command::Share(target, load) => on_device(&target, out, |device| Ok(share::run(device, load)?)),
         Command::Memory(target, limit) => on_device(&target, out, |device| Ok(memory::allocate_until_refused(device, limit)?)),
+        Command::Report(options) => compare(&options, out),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,26 +52,15 @@ fn list(out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What `--json` writes.
-#[derive(serde::Serialize)]
-struct Report {
-    api: &'static str,
-    library: String,
-    size: &'static str,
-    seed: u64,
-    measurements: Vec<Measurement>,
-    /// Why kernels are missing from `measurements`.
-    failures: Vec<String>,
-}
-
 /// Measures all kernels asked for. A failure doesn't keep the others from running, and the file of `--json` has their data.
 fn run(options: &RunOptions, out: &mut dyn Write) -> Result<(), AnyError> {
     let api = Api::load(options.target.api, options.target.library.as_deref())?;
-    let mut report = Report {
-        api: options.target.api.name(),
+    let mut report = KernelReport {
+        api: options.target.api.name().into(),
         library: options.target.library_name(),
-        size: options.size.name(),
+        size: options.size.name().into(),
         seed: options.seed,
+        machine: Machine::read(),
         measurements: Vec::new(),
         failures: Vec::new(),
     };
@@ -106,6 +98,21 @@ fn print_measurement(out: &mut dyn Write, measurement: &Measurement, first: bool
         out.write_all(table::calls(measurement).as_bytes())?;
     }
     out.flush()
+}
+
+/// Writes tables and drawing of results. Nothing is written if a directory or file is wrong.
+fn compare(options: &ReportOptions, out: &mut dyn Write) -> Result<(), AnyError> {
+    let directories: Result<Vec<_>, _> = options.directories.iter().map(|path| report::files::Directory::read(path)).collect();
+    let directories = directories?;
+    let write = |path: &Path, text: String| std::fs::write(path, text).map_err(|error| format!("can't write {}: {error}", path.display()));
+    if let Some(path) = &options.svg {
+        write(path, report::svg(&directories).ok_or("no kernel has results by local and by memory or tcp, so there is nothing to draw")?)?;
+    }
+    let text = report::markdown(&directories);
+    match &options.markdown {
+        Some(path) => Ok(write(path, text)?),
+        None => Ok(out.write_all(text.as_bytes())?),
+    }
 }
 
 /// Opens a device, prints what `measure` reports and writes it to the file of `--json`.

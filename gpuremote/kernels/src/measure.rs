@@ -1,15 +1,17 @@
 //! Runs a case several times and keeps every time that was measured.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::api::calls::{CallTotal, Transfer};
 use crate::api::{Api, Error};
 use crate::cases::{Case, Deviation};
+use crate::machine::Machine;
 
 /// One run, from opening the device to freed buffers. Times are wall time on the host, in seconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// Initialization of the API, context, queue and program.
     pub setup_s: f64,
@@ -44,7 +46,7 @@ impl Run {
 }
 
 /// Median and spread of a series.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Spread {
     /// The middle value, or the mean of the two middle values.
     pub median: f64,
@@ -67,10 +69,10 @@ impl Spread {
 }
 
 /// All runs of a case.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// The kernel's name.
-    pub kernel: &'static str,
+    pub kernel: Cow<'static, str>,
     /// The problem in words.
     pub problem: String,
     /// The device's and the driver's name.
@@ -89,6 +91,25 @@ pub struct Measurement {
     pub total_s: Spread,
 }
 
+/// What `--json` writes for a run of kernels.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KernelReport {
+    /// The API's name.
+    pub api: Cow<'static, str>,
+    /// The library as given, or the API's default.
+    pub library: String,
+    /// The name of the problem size.
+    pub size: Cow<'static, str>,
+    /// Seed of the inputs.
+    pub seed: u64,
+    /// The host, which older files lack.
+    pub machine: Option<Machine>,
+    /// Kernels whose results are right.
+    pub measurements: Vec<Measurement>,
+    /// Why kernels are missing from `measurements`.
+    pub failures: Vec<String>,
+}
+
 /// Runs `case` once to warm up and `runs` times measured; each run opens the device anew and has its result checked.
 pub fn measure(api: &Api, kernel: &'static str, case: &mut dyn Case, runs: usize) -> Result<Measurement, Error> {
     let mut description = String::new();
@@ -104,7 +125,7 @@ pub fn measure(api: &Api, kernel: &'static str, case: &mut dyn Case, runs: usize
     }
     let warm_up = all.remove(0);
     Ok(Measurement {
-        kernel,
+        kernel: kernel.into(),
         problem: case.problem(),
         device: description,
         deviation,

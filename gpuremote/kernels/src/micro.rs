@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::api::{Buffer, Device, Error, Grid};
+use crate::machine::Machine;
 use crate::measure::Spread;
 use crate::program;
 
@@ -22,7 +23,7 @@ const BURSTS: usize = 20;
 pub const COPIES: [(usize, usize); 5] = [(4 << 10, 500), (64 << 10, 300), (1 << 20, 100), (16 << 20, 20), (256 << 20, 5)];
 
 /// All samples of one quantity.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
     /// What was measured.
     pub name: String,
@@ -41,10 +42,12 @@ impl Series {
 }
 
 /// All measurements of one run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MicroReport {
     /// The device's and the driver's name.
     pub device: String,
+    /// The host, which older files lack.
+    pub machine: Option<Machine>,
     /// Calls that wait for an answer, and others timed alone.
     pub latencies: Vec<Series>,
     /// Launches of an empty kernel in a row, in seconds per launch.
@@ -65,6 +68,7 @@ pub fn run(device: &mut dyn Device, largest_copy_bytes: usize) -> Result<MicroRe
         copies: copies(device, &sizes)?,
         host: host::baselines(&sizes)?,
         device: device.description(),
+        machine: Machine::read(),
     })
 }
 

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::api::{Device, Error, Grid};
+use crate::machine::Machine;
 use crate::program;
 
 const COMPUTE: usize = 1;
@@ -13,7 +14,7 @@ const GROUP: usize = 256;
 const FACTOR: f32 = 0.999;
 
 /// The kernel and how it is launched.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// How long to launch, in seconds.
     pub seconds: f64,
@@ -33,10 +34,12 @@ impl Load {
 }
 
 /// What completed.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ShareReport {
     /// The device's and the driver's name.
     pub device: String,
+    /// The host, which older files lack.
+    pub machine: Option<Machine>,
     /// The kernel and how it was launched.
     pub load: Load,
     /// How long after `at_unix_s` the first launch was, in seconds; setup takes place before.
@@ -90,6 +93,7 @@ pub fn run(device: &mut dyn Device, load: Load) -> Result<ShareReport, Error> {
     let completed: u64 = by_second.iter().sum();
     Ok(ShareReport {
         device: device.description(),
+        machine: Machine::read(),
         load,
         late_s,
         completed,

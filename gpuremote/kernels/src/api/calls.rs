@@ -1,11 +1,12 @@
 //! The log of API calls: how often each was made, how long the host spent in it, how much it copied.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a call copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transfer {
     /// Nothing.
@@ -19,10 +20,10 @@ pub enum Transfer {
 }
 
 /// All calls of one function.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallTotal {
     /// The API function.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What the function copies.
     pub transfer: Transfer,
     /// Number of calls.
@@ -53,7 +54,7 @@ impl CallLog {
         let result = call();
         let seconds = start.elapsed().as_secs_f64();
         let index = self.totals.iter().position(|total| total.name == name).unwrap_or_else(|| {
-            self.totals.push(CallTotal { name, transfer, count: 0, total_s: 0.0, longest_s: 0.0, bytes: 0 });
+            self.totals.push(CallTotal { name: name.into(), transfer, count: 0, total_s: 0.0, longest_s: 0.0, bytes: 0 });
             self.totals.len() - 1
         });
         let total = &mut self.totals[index];

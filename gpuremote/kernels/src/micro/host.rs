@@ -27,12 +27,17 @@ pub fn baselines(sizes: &[(usize, usize)]) -> Result<Vec<Series>, Error> {
         series.push(Series::new("copy in memory", bytes, copies));
     }
     series.push(round_trips()?);
-    series.push(streams()?);
+    for &(bytes, samples) in sizes.iter().filter(|(bytes, _)| *bytes != STREAM_BYTES) {
+        series.push(stream(bytes, samples)?);
+    }
+    series.push(stream(STREAM_BYTES, STREAMS)?);
     Ok(series)
 }
 
 /// Connects to a thread that serves the connection with `serve`.
-fn connect(serve: fn(TcpStream) -> Result<(), Error>) -> Result<(TcpStream, JoinHandle<Result<(), Error>>), Error> {
+fn connect(
+    serve: impl FnOnce(TcpStream) -> Result<(), Error> + Send + 'static,
+) -> Result<(TcpStream, JoinHandle<Result<(), Error>>), Error> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;
     let (server, _) = listener.accept()?;
@@ -65,8 +70,9 @@ fn round_trips() -> Result<Series, Error> {
     Ok(Series::new("TCP loopback round trip of 64 bytes", 0, samples))
 }
 
-fn streams() -> Result<Series, Error> {
-    let (mut client, server) = connect(|mut server| {
+/// Sends `bytes`, at most or a multiple of [`STREAM_WRITE_BYTES`], and waits until the other end has them.
+fn stream(bytes: usize, samples: usize) -> Result<Series, Error> {
+    let (mut client, server) = connect(move |mut server| {
         let mut part = vec![0; STREAM_WRITE_BYTES];
         let mut received = 0;
         loop {
@@ -75,19 +81,20 @@ fn streams() -> Result<Series, Error> {
                 return Ok(());
             }
             received += length;
-            if received == STREAM_BYTES {
+            if received == bytes {
                 received = 0;
                 server.write_all(&[1])?;
             }
         }
     })?;
-    let part = vec![1; STREAM_WRITE_BYTES];
-    let samples = sample(1, STREAMS, || {
-        for _ in 0..STREAM_BYTES / STREAM_WRITE_BYTES {
+    // The same part again, so that reading the source from memory doesn't slow the stream down.
+    let part = vec![1; bytes.min(STREAM_WRITE_BYTES)];
+    let samples = sample(1, samples, || {
+        for _ in 0..bytes / part.len() {
             client.write_all(&part)?;
         }
         client.read_exact(&mut [0])
     })?;
     disconnect(client, server)?;
-    Ok(Series::new("TCP loopback stream, acknowledged at its end", STREAM_BYTES, samples))
+    Ok(Series::new("TCP loopback stream, acknowledged at its end", bytes, samples))
 }
