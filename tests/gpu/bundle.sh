@@ -23,6 +23,11 @@ if command -v nvcc >/dev/null; then
 	sh cudart/tests/cuda/build.sh "$out/programs" "$out/ours" -arch=sm_90
 	rm "$out/ours/libcudart.so" "$out/ours/libcudadevrt.a"
 fi
+mkdir -p "$out/opencl"
+cp "$built/libnearmetal_opencl.so" "$built/nearmetal-gpu-server" "$out/opencl/"
+cp -L "$(ldconfig -p | awk '/libOpenCL\.so\.1 .*x86-64/ { print $NF; exit }')" "$out/opencl/libOpenCL.so.1"
+strip -g "$out/opencl/"*
+
 # The libraries' programs need NVIDIA's headers, which HEADERS names.
 if [ -n "${HEADERS:-}" ]; then
 	mkdir -p "$out/libraries/built"

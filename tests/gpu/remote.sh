@@ -33,14 +33,19 @@ server() {
 	sleep 0.1
 }
 
-# by WAY COMMAND...: runs a program with this machine's own driver, or with the server's by shared memory or TCP.
+# hidden COMMAND...: runs a program that can't open this machine's GPUs.
+hidden() {
+	unshare -m sh -c 'for device in /dev/nvidia*; do [ ! -c "$device" ] || mount --bind /dev/null "$device" || exit 125; done; exec "$@"' sh "$@"
+}
+
+# by WAY COMMAND...: runs a program with this machine's own driver, or, without its GPUs, with the server's by shared memory or TCP.
 by() {
 	way=$1
 	shift
 	case $way in
 	local) "$@" ;;
-	memory) NEARMETAL_GPU_SERVER=unix:$work/all.sock LD_LIBRARY_PATH=$folder/lib "$@" ;;
-	tcp) NEARMETAL_GPU_SERVER=tcp:127.0.0.1:7701 LD_LIBRARY_PATH=$folder/lib "$@" ;;
+	memory) hidden env NEARMETAL_GPU_SERVER=unix:$work/all.sock LD_LIBRARY_PATH=$folder/lib "$@" ;;
+	tcp) hidden env NEARMETAL_GPU_SERVER=tcp:127.0.0.1:7701 LD_LIBRARY_PATH=$folder/lib "$@" ;;
 	esac
 }
 library() { [ "$1" = local ] && echo "$driver" || echo "$folder/lib/libcuda.so.1"; }
