@@ -1,6 +1,7 @@
 //! Contexts, and the modules and kernels in them.
 
 use crate::abi::*;
+use crate::graph::Step;
 use crate::image::Kernel;
 use crate::stream::{Point, Stream, Work};
 use std::collections::HashMap;
@@ -121,6 +122,19 @@ impl Context {
             Vec::new()
         };
         stream.submit(after, work)
+    }
+
+    /// Appends work to a stream as [`Context::submit`] does, or to what the stream captures, as a node with this handle. The point is
+    /// none where nothing runs yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of adding a node.
+    pub fn append(&self, stream: &Arc<Stream>, node: usize, kind: i32, step: Step) -> Result<Option<Point>, CUresult> {
+        if stream.captured(node, kind, &step)?.is_some() {
+            return Ok(None);
+        }
+        Ok(Some(self.submit(stream, Box::new(move || step()))))
     }
 
     /// Waits for all work and gives its error.

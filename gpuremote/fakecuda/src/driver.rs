@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::api::library::{Library, LibraryKernel};
 use crate::api::pool::Pool;
 use crate::context::{Context, Function, Module};
+use crate::graph::{Executable, Graph};
 use crate::memory::Memory;
 use crate::stream::{self, Event, Stream};
 use std::cell::RefCell;
@@ -109,6 +110,12 @@ pub struct Driver {
     pub libraries: Handles<Library>,
     /// Kernels of libraries.
     pub kernels: Handles<LibraryKernel>,
+    /// Graphs.
+    pub graphs: Handles<Graph>,
+    /// Handles of nodes, which the graphs have.
+    pub nodes: Handles<()>,
+    /// Executable graphs.
+    pub executables: Handles<Executable>,
     /// Memory pools.
     pub pools: Handles<Pool>,
     /// The default pool of each device.
@@ -153,6 +160,9 @@ pub fn initialize() -> Result<(), CUresult> {
         events: Handles::new(0xE7),
         libraries: Handles::new(0x1B),
         kernels: Handles::new(0x4E),
+        graphs: Handles::new(0x6A),
+        nodes: Handles::new(0x6D),
+        executables: Handles::new(0x6B),
         default_pools: (0..devices).map(|device| pools.add(Pool::new(device))).collect(),
         pools,
     };

@@ -28,6 +28,7 @@ pub mod context;
 pub mod device;
 pub mod driver;
 pub mod elf;
+pub mod graph;
 pub mod image;
 pub mod kernels;
 pub mod log;

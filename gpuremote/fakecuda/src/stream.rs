@@ -4,6 +4,7 @@
 //! can't wait for each other in a circle.
 
 use crate::abi::*;
+use crate::graph::{Capture, Node, Step};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -68,6 +69,7 @@ pub struct Stream {
     pub priority: i32,
     progress: Arc<Progress>,
     submitted: Mutex<Submitted>,
+    capture: Mutex<Option<Capture>>,
 }
 
 thread_local! {
@@ -102,7 +104,7 @@ impl Stream {
             }
         });
         let submitted = Mutex::new(Submitted { count: 0, waits: Vec::new(), sender });
-        Arc::new(Stream { context, flags, priority, progress, submitted })
+        Arc::new(Stream { context, flags, priority, progress, submitted, capture: Mutex::new(None) })
     }
 
     fn submitted(&self) -> MutexGuard<'_, Submitted> {
@@ -117,6 +119,24 @@ impl Stream {
         // The worker ends only when the stream, which owns the sender, is gone.
         let _ = submitted.sender.send(Operation { after, work });
         Point { stream: self.progress.clone(), number: submitted.count }
+    }
+
+    /// What the stream captures, if it does.
+    pub fn capture(&self) -> MutexGuard<'_, Option<Capture>> {
+        self.capture.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Puts work behind what the stream has captured. Nothing: the stream doesn't capture.
+    ///
+    /// # Errors
+    ///
+    /// Those of adding a node.
+    pub fn captured(&self, node: usize, kind: i32, step: &Step) -> Result<Option<()>, CUresult> {
+        let mut capture = self.capture();
+        let Some(capture) = capture.as_mut() else { return Ok(None) };
+        capture.graph.add(Node { handle: node, kind, step: step.clone(), after: capture.last.clone() })?;
+        capture.last = vec![node];
+        Ok(Some(()))
     }
 
     /// Lets all later operations wait for `point`.

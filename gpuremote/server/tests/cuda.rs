@@ -2,6 +2,12 @@
 
 #![allow(clippy::macro_metavars_in_unsafe)] // The macro is for these programs alone.
 
+#[path = "cuda/graphs.rs"]
+mod graphs;
+#[path = "cuda/launches.rs"]
+mod launches;
+#[path = "cuda/memory.rs"]
+mod memory;
 mod support;
 
 use std::ffi::c_void;

@@ -3,13 +3,17 @@
 //! Copies of pageable host memory behave as the driver API reference's "API synchronization behavior" says: the source is read before
 //! the call returns, and the target is written before the call returns.
 
+use super::graph::CUDA_MEMSET_NODE_PARAMS;
 use super::stream::find;
 use super::{driver_api, Outcome};
 use crate::abi::*;
 use crate::driver::Current;
+use crate::graph::{node_kind, Step};
 use crate::memory::{Kind, Memory};
+use crate::stream::Point;
 use std::ffi::{c_uchar, c_uint, c_ushort, c_void};
 use std::ptr;
+use std::sync::Arc;
 
 /// Whether a call waits for its work.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,7 +87,7 @@ fn copy(current: &Current, stream: CUstream, returns: Return, target: Side, sour
     });
     let wait = returns == Return::Finished || target.is_pageable(memory);
     let memory = memory.clone();
-    let work = move || {
+    let step = Arc::new(move || {
         // The client could have ended the memory since the call.
         let to = target.resolve(&memory, width_bytes, rows).map(Bytes).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
         let (from, pitch_bytes) = match &staged {
@@ -97,13 +101,69 @@ fn copy(current: &Current, stream: CUstream, returns: Return, target: Side, sour
             unsafe { ptr::copy(from.add(row * pitch_bytes), to.0.add(row * target.pitch_bytes), width_bytes) };
         }
         Ok(())
-    };
-    let point = current.context.submit(&stream, Box::new(work));
-    if wait {
-        point.wait();
-        return current.context.check();
+    });
+    finish(current, current.context.append(&stream, current.driver.nodes.reserve(), node_kind::MEMCPY, step)?, wait)
+}
+
+fn finish(current: &Current, point: Option<Point>, wait: bool) -> Outcome {
+    match point {
+        Some(point) if wait => {
+            point.wait();
+            current.context.check()
+        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// The work of the copy of a box, for a node of a graph.
+///
+/// # Safety
+///
+/// `pcopy` is null or points to the parameters of a copy.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_INVALID_VALUE` for null, and for what isn't a whole box of flat memory.
+pub unsafe fn box_step(current: &Current, pcopy: *const CUDA_MEMCPY3D) -> Result<Step, CUresult> {
+    if pcopy.is_null() {
+        return Err(CUDA_ERROR_INVALID_VALUE);
+    }
+    let p = unsafe { *pcopy };
+    let memory = current.driver.memory.clone();
+    let start = |side: &CUDA_MEMCPY3D_side| {
+        let (base, host) = if side.MemoryType == memory_type::HOST { (side.Host as u64, true) } else { (side.Device, false) };
+        let offset = (side.Z * side.Height + side.Y) * side.Pitch + side.XInBytes;
+        (Side { address: base + offset as u64, pitch_bytes: side.Pitch, host }, side.Height * side.Pitch)
+    };
+    let (source, target) = (start(&p.src), start(&p.dst));
+    let slice = move |side: (Side, usize), z: usize| Side { address: side.0.address + (z * side.1) as u64, ..side.0 };
+    let resolve = move |memory: &Memory, side, z| slice(side, z).resolve(memory, p.WidthInBytes, p.Height).ok_or(CUDA_ERROR_INVALID_VALUE);
+    resolve(&memory, source, p.Depth - 1)?;
+    resolve(&memory, target, p.Depth - 1)?;
+    Ok(Arc::new(move || {
+        for z in 0..p.Depth {
+            let (from, to) = (resolve(&memory, source, z)?, resolve(&memory, target, z)?);
+            for row in 0..p.Height {
+                unsafe { ptr::copy(from.add(row * source.0.pitch_bytes), to.add(row * target.0.pitch_bytes), p.WidthInBytes) };
+            }
+        }
+        Ok(())
+    }))
+}
+
+/// The work of a fill, for a node of a graph.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_INVALID_VALUE` for a size of elements that fills don't have, and for memory outside an allocation.
+pub fn fill_step(current: &Current, p: &CUDA_MEMSET_NODE_PARAMS) -> Result<Step, CUresult> {
+    let target = Rectangle { address: p.dst, pitch_bytes: p.pitch, width: p.width, rows: p.height };
+    match p.elementSize {
+        1 => step_of_fill(current, &target, p.value as u8),
+        2 => step_of_fill(current, &target, p.value as u16),
+        4 => step_of_fill(current, &target, p.value),
+        _ => Err(CUDA_ERROR_INVALID_VALUE),
+    }
 }
 
 fn copy_flat(current: &Current, stream: CUstream, returns: Return, target: Side, source: Side, size_bytes: usize) -> Outcome {
@@ -172,13 +232,9 @@ struct Rectangle {
     rows: usize,
 }
 
-/// Stores `value` into each element of a rectangle.
-fn fill<T: Copy + Send + 'static>(current: &Current, stream: CUstream, returns: Return, target: Rectangle, value: T) -> Outcome {
-    let Rectangle { address, pitch_bytes, width, rows } = target;
-    let stream = find(current, stream)?;
-    if width == 0 || rows == 0 {
-        return Ok(());
-    }
+/// Work that stores `value` into each element of a rectangle.
+fn step_of_fill<T: Copy + Send + Sync + 'static>(current: &Current, target: &Rectangle, value: T) -> Result<Step, CUresult> {
+    let Rectangle { address, pitch_bytes, width, rows } = *target;
     let width_bytes = width.checked_mul(size_of::<T>()).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let side = Side { address, pitch_bytes, host: false };
     let misaligned = address % size_of::<T>() as u64 != 0;
@@ -187,22 +243,24 @@ fn fill<T: Copy + Send + 'static>(current: &Current, stream: CUstream, returns: 
     }
     let memory = current.driver.memory.clone();
     side.resolve(&memory, width_bytes, rows).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let point = current.context.submit(
-        &stream,
-        Box::new(move || {
-            let bytes = side.resolve(&memory, width_bytes, rows).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
-            for row in 0..rows {
-                let start = unsafe { bytes.add(row * pitch_bytes) } as *mut T;
-                unsafe { std::slice::from_raw_parts_mut(start, width) }.fill(value);
-            }
-            Ok(())
-        }),
-    );
-    if returns == Return::Finished {
-        point.wait();
-        return current.context.check();
+    Ok(Arc::new(move || {
+        let bytes = side.resolve(&memory, width_bytes, rows).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        for row in 0..rows {
+            let start = unsafe { bytes.add(row * pitch_bytes) } as *mut T;
+            unsafe { std::slice::from_raw_parts_mut(start, width) }.fill(value);
+        }
+        Ok(())
+    }))
+}
+
+fn fill<T: Copy + Send + Sync + 'static>(current: &Current, stream: CUstream, returns: Return, target: Rectangle, value: T) -> Outcome {
+    let stream = find(current, stream)?;
+    if target.width == 0 || target.rows == 0 {
+        return Ok(());
     }
-    Ok(())
+    let step = step_of_fill(current, &target, value)?;
+    let point = current.context.append(&stream, current.driver.nodes.reserve(), node_kind::MEMSET, step)?;
+    finish(current, point, returns == Return::Finished)
 }
 
 /// The stream of synchronous copies.

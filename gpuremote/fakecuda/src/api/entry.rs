@@ -9,18 +9,20 @@ use std::ffi::{c_char, c_int, c_void, CStr};
 const FOUND: c_int = 0;
 const NOT_FOUND: c_int = 1;
 
-fn tables() -> [&'static [Entry]; 10] {
+fn tables() -> [&'static [Entry]; 12] {
     [
         super::context::ENTRIES,
         super::copy::ENTRIES,
         super::device::ENTRIES,
         ENTRIES,
+        super::graph::ENTRIES,
         super::launch::ENTRIES,
         super::library::ENTRIES,
         super::memory::ENTRIES,
         super::module::ENTRIES,
         super::pool::ENTRIES,
         super::stream::ENTRIES,
+        super::tensor_map::ENTRIES,
     ]
 }
 

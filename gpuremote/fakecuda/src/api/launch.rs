@@ -1,13 +1,15 @@
 //! Launches of kernels.
 
-use super::stream::find;
+use super::stream::{find, record};
 use super::{driver_api, store, Outcome};
 use crate::abi::*;
 use crate::device::limits;
 use crate::driver::Current;
+use crate::graph::{node_kind, Step};
 use crate::image::Kernel;
 use crate::kernels::{self, Launch};
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 const PARAMETER_END: usize = 0;
 const PARAMETER_POINTER: usize = 1;
@@ -54,10 +56,14 @@ unsafe fn packed(kernel: &Kernel, extra: *mut *mut c_void) -> Result<Vec<u8>, CU
     Ok(unsafe { std::slice::from_raw_parts(buffer, size_bytes) }.to_vec())
 }
 
-struct Shape {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
+/// The extents of a launch.
+pub struct Shape {
+    /// Blocks in each dimension.
+    pub grid: [c_uint; 3],
+    /// Threads of a block in each dimension.
+    pub block: [c_uint; 3],
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: c_uint,
 }
 
 fn check(shape: &Shape, dynamic_limit_bytes: c_uint) -> Outcome {
@@ -73,23 +79,30 @@ fn check(shape: &Shape, dynamic_limit_bytes: c_uint) -> Outcome {
     Ok(())
 }
 
-unsafe fn launch(
+/// The work of a launch.
+///
+/// # Safety
+///
+/// The parameters are those of the kernel.
+///
+/// # Errors
+///
+/// Those of `cuLaunchKernel`.
+pub unsafe fn step(
     current: &Current,
     handle: CUfunction,
-    shape: Shape,
-    stream: CUstream,
+    shape: &Shape,
     pointers: *mut *mut c_void,
     extra: *mut *mut c_void,
-) -> Outcome {
+) -> Result<Step, CUresult> {
     // A kernel of a library stands for its function on the current context.
     let handle = current.driver.kernels.get(handle).map_or(Ok(handle), |kernel| kernel.function(current))?;
     let function = current.driver.functions.get(handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     if function.context != current.context.handle {
         return Err(CUDA_ERROR_INVALID_HANDLE);
     }
-    let stream = find(current, stream)?;
     let set = function.attributes.lock().map_err(|_| CUDA_ERROR_UNKNOWN)?.get(&MAX_DYNAMIC_SHARED_BYTES).copied();
-    check(&shape, set.map_or(limits::SHARED_BYTES, |bytes| bytes as c_uint))?;
+    check(shape, set.map_or(limits::SHARED_BYTES, |bytes| bytes as c_uint))?;
     if !pointers.is_null() && !extra.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -104,7 +117,57 @@ unsafe fn launch(
         variables: function.variables.clone(),
         memory: current.driver.memory.clone(),
     };
-    current.context.submit(&stream, Box::new(move || body(&launch)));
+    Ok(Arc::new(move || body(&launch)))
+}
+
+unsafe fn launch(
+    current: &Current,
+    handle: CUfunction,
+    shape: Shape,
+    stream: CUstream,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Outcome {
+    let stream = find(current, stream)?;
+    let step = unsafe { step(current, handle, &shape, pointers, extra) }?;
+    current.context.append(&stream, current.driver.nodes.reserve(), node_kind::KERNEL, step).map(|_| ())
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C)]
+struct Attribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [u64; 8],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION` and `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT`: the others have no effect.
+const CLUSTER_DIMENSION: c_uint = 4;
+const PROGRAMMATIC_EVENT: c_uint = 7;
+
+unsafe fn launch_extended(
+    current: &Current,
+    config: &CUlaunchConfig,
+    f: CUfunction,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Outcome {
+    let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+    let shape = Shape { grid, block: [config.blockDimX, config.blockDimY, config.blockDimZ], shared_bytes: config.sharedMemBytes };
+    let attributes: &[Attribute] = match config.numAttrs as usize {
+        0 => &[],
+        count => unsafe { std::slice::from_raw_parts(config.attrs.cast(), count) },
+    };
+    for Attribute { value, .. } in attributes.iter().filter(|attribute| attribute.id == CLUSTER_DIMENSION) {
+        let cluster = [value[0] as u32, (value[0] >> 32) as u32, value[1] as u32];
+        if grid.iter().zip(cluster).any(|(blocks, of_cluster)| of_cluster == 0 || blocks % of_cluster != 0) {
+            return Err(CUDA_ERROR_INVALID_CLUSTER_SIZE);
+        }
+    }
+    unsafe { launch(current, f, shape, config.hStream, pointers, extra) }?;
+    for Attribute { value, .. } in attributes.iter().filter(|attribute| attribute.id == PROGRAMMATIC_EVENT) {
+        record(current, value[0] as usize, config.hStream)?;
+    }
     Ok(())
 }
 
@@ -138,20 +201,14 @@ driver_api! { ENTRIES;
         unsafe { launch(&current, f, shape, hStream, kernelParams, extra) }
     }
 
-    /// Launches a kernel; attributes of the launch have no effect.
+    /// Launches a kernel with attributes.
     fn cuLaunchKernelEx(
         config: *const CUlaunchConfig, f: CUfunction, kernelParams: *mut *mut c_void, extra: *mut *mut c_void,
     ) with current => Current, {
         if config.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        let config = unsafe { *config };
-        let shape = Shape {
-            grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
-            block: [config.blockDimX, config.blockDimY, config.blockDimZ],
-            shared_bytes: config.sharedMemBytes,
-        };
-        unsafe { launch(&current, f, shape, config.hStream, kernelParams, extra) }
+        unsafe { launch_extended(&current, &*config, f, kernelParams, extra) }
     }
 
     /// Launches a kernel whose blocks synchronize, which no kernel here does.

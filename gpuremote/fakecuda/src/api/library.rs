@@ -86,6 +86,36 @@ driver_api! { ENTRIES;
         unsafe { store(count, library.image.kernels.len() as c_uint) }
     }
 
+    /// Stores the kernels of a library.
+    fn cuLibraryEnumerateKernels(kernels: *mut usize, numKernels: c_uint, lib: usize) with Initialized(driver) => Initialized, {
+        require(kernels)?;
+        let library = driver.libraries.get(lib).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let mut names = library.image.kernels.iter().map(|kernel| kernel.name.clone());
+        for index in 0..numKernels as usize {
+            let kernel = names.next().map(|name| driver.kernels.add(LibraryKernel { library: library.clone(), handle: lib, name }));
+            unsafe { kernels.add(index).write(kernel.unwrap_or(0)) };
+        }
+        Ok(())
+    }
+
+    /// Stores the name of a kernel, which stays.
+    fn cuKernelGetName(name: *mut *const c_char, kernel: usize) with Initialized(driver) => Initialized, {
+        let kernel = driver.kernels.get(kernel).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let text = std::ffi::CString::new(kernel.name.as_str()).map_err(|_| CUDA_ERROR_UNKNOWN)?;
+        unsafe { store(name, text.into_raw().cast_const()) }
+    }
+
+    /// Stores offset and size of a parameter.
+    fn cuKernelGetParamInfo(kernel: usize, paramIndex: usize, paramOffset: *mut usize, paramSize: *mut usize)
+        with Initialized(driver) => Initialized,
+    {
+        let kernel = driver.kernels.get(kernel).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let found = kernel.library.image.kernels.iter().find(|other| other.name == kernel.name).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let place = found.parameters.get(paramIndex).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        unsafe { store(paramOffset, place.offset_bytes) }?;
+        if paramSize.is_null() { Ok(()) } else { unsafe { store(paramSize, place.size_bytes) } }
+    }
+
     /// Stores the module of a library on the current context.
     fn cuLibraryGetModule(pMod: *mut CUmodule, library: usize) with current => Current, {
         let library = current.driver.libraries.get(library).ok_or(CUDA_ERROR_INVALID_HANDLE)?;

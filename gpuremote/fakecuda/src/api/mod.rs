@@ -8,12 +8,14 @@ pub mod context;
 pub mod copy;
 pub mod device;
 pub mod entry;
+pub mod graph;
 pub mod launch;
 pub mod library;
 pub mod memory;
 pub mod module;
 pub mod pool;
 pub mod stream;
+pub mod tensor_map;
 
 /// Declares exported functions: `fn name(arguments) with pattern: Condition { body }`, where the body gives
 /// `Result<(), CUresult>`. `TABLE` lists their names and addresses.

@@ -46,6 +46,26 @@ driver_api! { ENTRIES;
         store_default(driver, pool, dev)
     }
 
+    /// Creates a pool of a device. Of the properties, kind and number of the place count.
+    fn cuMemPoolCreate(pool: *mut usize, poolProps: *const c_int) with Initialized(driver) => Initialized, {
+        require(pool)?;
+        require(poolProps)?;
+        let [kind, device] = [2, 3].map(|index| unsafe { *poolProps.add(index) });
+        if kind != 1 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        driver.check_device(device)?;
+        unsafe { store(pool, driver.pools.add(Pool::new(device))) }
+    }
+
+    /// Ends a pool, whose allocations stay.
+    fn cuMemPoolDestroy(pool: usize) with Initialized(driver) => Initialized, {
+        if driver.default_pools.contains(&pool) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        driver.pools.remove(pool).map(|_| ()).ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
     /// Stores an attribute of a pool.
     fn cuMemPoolGetAttribute(pool: usize, attr: c_int, value: *mut c_void) with Initialized(driver) => Initialized, {
         let pool = self::pool(driver, pool)?;

@@ -3,6 +3,7 @@
 use super::{driver_api, require, store, Outcome};
 use crate::abi::*;
 use crate::driver::{Current, Driver};
+use crate::graph::node_kind;
 use crate::stream::{Event, Stream};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -36,7 +37,12 @@ fn create(current: &Current, place: *mut CUstream, flags: c_uint, priority: c_in
     unsafe { store(place, handle) }
 }
 
-fn record(current: &Current, handle: CUevent, stream: CUstream) -> Outcome {
+/// Records an event behind the work of a stream.
+///
+/// # Errors
+///
+/// `CUDA_ERROR_INVALID_HANDLE` for an unknown handle, or one of another context.
+pub fn record(current: &Current, handle: CUevent, stream: CUstream) -> Outcome {
     let event = event(current.driver, handle)?;
     let stream = find(current, stream)?;
     if event.context != current.context.handle {
@@ -52,11 +58,13 @@ fn elapsed(current: &Current, place: *mut f32, start: CUevent, end: CUevent) -> 
 }
 
 /// A pointer of the client that its host function gets back.
-struct UserData(*mut c_void);
+pub struct UserData(pub *mut c_void);
 unsafe impl Send for UserData {}
+unsafe impl Sync for UserData {}
 
 impl UserData {
-    fn pointer(&self) -> *mut c_void {
+    /// The pointer.
+    pub fn pointer(&self) -> *mut c_void {
         self.0
     }
 }
@@ -84,6 +92,9 @@ driver_api! { ENTRIES;
     /// Waits for the work of a stream.
     fn cuStreamSynchronize(hStream: CUstream) with current => Current, {
         let stream = find(&current, hStream)?;
+        if stream.capture().is_some() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
         current.context.submit(&stream, Box::new(|| Ok(()))).wait();
         current.context.check()
     }
@@ -137,22 +148,16 @@ driver_api! { ENTRIES;
         unsafe { store(device, current.context.device) }
     }
 
-    /// Stores that a stream isn't captured.
-    fn cuStreamIsCapturing(hStream: CUstream, captureStatus: *mut c_uint) with current => Current, {
-        find(&current, hStream)?;
-        unsafe { store(captureStatus, 0) }
-    }
-
     /// Runs a function of the client in the order of a stream.
     fn cuLaunchHostFunc(hStream: CUstream, func: CUhostFn, userData: *mut c_void) with current => Current, {
         let stream = find(&current, hStream)?;
         let function = func.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let data = UserData(userData);
-        current.context.submit(&stream, Box::new(move || {
+        let step = Arc::new(move || {
             unsafe { function(data.pointer()) };
             Ok(())
-        }));
-        Ok(())
+        });
+        current.context.append(&stream, current.driver.nodes.reserve(), node_kind::HOST, step).map(|_| ())
     }
 
     /// Runs a callback of the client in the order of a stream.

@@ -19,6 +19,10 @@ const SECURITY: std::ops::Range<usize> = 16..24;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const GPU: [u8; 4] = 1i32.to_ne_bytes();
 
+/// CUmemPoolProps.
+#[repr(C, align(8))]
+struct Properties([u8; PROPERTIES_BYTES]);
+
 impl Server {
     pub unsafe fn cu_mem_alloc_from_pool_async(
         &mut self,
@@ -41,15 +45,15 @@ impl Server {
 
     /// Pools of a GPU's memory, which this process shares with no other.
     pub unsafe fn cu_mem_pool_create(&mut self, _: &mut Link<'_>, decoder: &mut Decoder<'_>, values: &mut Encoder) -> io::Result<Outcome> {
-        let mut properties: [u8; PROPERTIES_BYTES] = decoder.take(PROPERTIES_BYTES)?.try_into().expect("as many bytes as were taken");
+        let mut properties = Properties(decoder.take(PROPERTIES_BYTES)?.try_into().expect("as many bytes as were taken"));
         decoder.finish()?;
-        if properties[SHARED_BY] != [0; 4] || properties[PROCESSOR] != GPU {
+        if properties.0[SHARED_BY] != [0; 4] || properties.0[PROCESSOR] != GPU {
             return Ok(Outcome::Status(NOT_SUPPORTED));
         }
-        properties[SECURITY].fill(0);
+        properties.0[SECURITY].fill(0);
         let Some(run) = self.functions.cuMemPoolCreate else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
         let mut pool = 0;
-        let status = run(&mut pool, properties.as_ptr());
+        let status = run(&mut pool, properties.0.as_ptr());
         if status == 0 {
             values.u64(self.handles.number(calls::kinds::CUmemoryPool, pool as *mut c_void)?);
         }
