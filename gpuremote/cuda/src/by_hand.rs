@@ -101,6 +101,8 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(name: *const c_char, function: *mut
         "cuCtxCreate" if version < 11040 => entry_exactly("cuCtxCreate_v2"),
         "cuCtxCreate" if version < 13000 => entry_exactly("cuCtxCreate_v3"),
         "cuEventElapsedTime" if version < 12080 => entry_exactly("cuEventElapsedTime"),
+        "cuStreamGetCaptureInfo" if version < 13000 => entry_exactly("cuStreamGetCaptureInfo_v2"),
+        "cuGraphInstantiate" => entry_exactly("cuGraphInstantiateWithFlags"),
         "cuGetProcAddress" if version < 12000 => entry_exactly("cuGetProcAddress"),
         _ => entry(name),
     };

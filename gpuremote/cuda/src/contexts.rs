@@ -26,17 +26,30 @@ pub(crate) fn current() -> u64 {
     with_stack(|stack| stack.last().copied()).flatten().unwrap_or(0)
 }
 
-fn made(status: i32, context: *const u64) -> i32 {
+/// The device of each context.
+fn devices() -> &'static Mutex<HashMap<u64, i32>> {
+    static DEVICES: OnceLock<Mutex<HashMap<u64, i32>>> = OnceLock::new();
+    DEVICES.get_or_init(Mutex::default)
+}
+
+/// The device of a context; the first one where the context is unknown.
+pub(crate) fn device_of(context: u64) -> i32 {
+    devices().lock().expect("no one panics with this lock").get(&context).copied().unwrap_or(0)
+}
+
+fn made(status: i32, context: *const u64, device: i32) -> i32 {
     if status == STATUSES.ok {
         // SAFETY: the stub has checked the pointer, and has filled it.
-        with_stack(|stack| stack.push(unsafe { *context }));
+        let context = unsafe { *context };
+        devices().lock().expect("no one panics with this lock").insert(context, device);
+        with_stack(|stack| stack.push(context));
     }
     status
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuCtxCreate_v2(context: *mut u64, flags: u32, device: i32) -> i32 {
-    made(remote::cuCtxCreate_v2(context, flags, device), context)
+    made(remote::cuCtxCreate_v2(context, flags, device), context, device)
 }
 
 #[no_mangle]
@@ -47,12 +60,12 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
     flags: u32,
     device: i32,
 ) -> i32 {
-    made(remote::cuCtxCreate_v3(context, affinities, count, flags, device), context)
+    made(remote::cuCtxCreate_v3(context, affinities, count, flags, device), context, device)
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuCtxCreate_v4(context: *mut u64, parameters: *const std::ffi::c_void, flags: u32, device: i32) -> i32 {
-    made(remote::cuCtxCreate_v4(context, parameters, flags, device), context)
+    made(remote::cuCtxCreate_v4(context, parameters, flags, device), context, device)
 }
 
 #[no_mangle]
@@ -130,6 +143,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32
     );
     if status == STATUSES.ok {
         primaries.insert(device, number);
+        devices().lock().expect("no one panics with this lock").insert(number, device);
         *context = number;
     } else if known.is_none() {
         front().unmint(kinds::CUcontext, number);

@@ -309,11 +309,24 @@ mod attributes {
     pub const DEVICE: u32 = 2;
 }
 
+/// Whether this is host memory that the program has allocated here or registered.
+fn is_pinned(address: u64) -> bool {
+    let within = |(&start, bytes): (&u64, usize)| ((address - start) as usize) < bytes;
+    let allocated = || {
+        let memory = host_memory().read().expect("no one panics with this lock");
+        memory.range(..=address).next_back().is_some_and(|(start, (bytes, _))| within((start, *bytes)))
+    };
+    let is_registered = || {
+        let memory = registered().read().expect("no one panics with this lock");
+        memory.range(..=address).next_back().is_some_and(|(start, bytes)| within((start, *bytes)))
+    };
+    shared_offset(address as *const u8, 1).is_some() || allocated() || is_registered()
+}
+
 unsafe fn pointer_attribute(value: *mut u8, attribute: i32, address: u64) -> i32 {
     let memory = device_memory().read().expect("no one panics with this lock");
     let place = memory.range(..=address).next_back().filter(|(&start, place)| ((address - start) as usize) < place.bytes);
-    let host = shared_offset(address as *const u8, 1).is_some();
-    if place.is_none() && !host {
+    if place.is_none() && !is_pinned(address) {
         return STATUSES.invalid;
     }
     match (attribute, place) {
@@ -323,7 +336,8 @@ unsafe fn pointer_attribute(value: *mut u8, attribute: i32, address: u64) -> i32
         (attributes::DEVICE_POINTER, Some(_)) => *value.cast::<u64>() = address,
         (attributes::HOST_POINTER, None) => *value.cast::<u64>() = address,
         (attributes::IS_MANAGED, _) => *value.cast::<u32>() = 0,
-        (attributes::DEVICE_ORDINAL, _) => *value.cast::<i32>() = 0,
+        (attributes::DEVICE_ORDINAL, Some((_, place))) => *value.cast::<i32>() = contexts::device_of(place.context),
+        (attributes::DEVICE_ORDINAL, None) => *value.cast::<i32>() = contexts::device_of(contexts::current()),
         (attributes::RANGE_START, Some((&start, _))) => *value.cast::<u64>() = start,
         (attributes::RANGE_BYTES, Some((_, place))) => *value.cast::<usize>() = place.bytes,
         _ => return STATUSES.invalid,

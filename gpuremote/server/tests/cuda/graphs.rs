@@ -72,10 +72,10 @@ fn nodes_run_in_the_order_of_their_edges() {
     assert_eq!(copied, if shares { 0 } else { NOT_SUPPORTED });
     let calls = AtomicU32::new(0);
     let function: unsafe extern "C" fn(*mut c_void) = count_call;
-    let host = [function as u64, &raw const calls as u64];
+    let host = [function as usize, &raw const calls as usize];
     let last = if shares { copy } else { launch };
     assert_eq!(
-        cuda!(driver, cuGraphAddHostNode(&mut call => *mut u64, graph => u64, &last => *const u64, 1 => usize, host.as_ptr() => *const u64)),
+        cuda!(driver, cuGraphAddHostNode(&mut call => *mut u64, graph => u64, &last => *const u64, 1 => usize, host.as_ptr() => *const usize)),
         0
     );
     let nodes = if shares { vec![fill, launch, copy, call] } else { vec![fill, launch, call] };
