@@ -37,6 +37,70 @@ pub(crate) fn device_of(context: u64) -> i32 {
     devices().lock().expect("no one panics with this lock").get(&context).copied().unwrap_or(0)
 }
 
+/// Flags of each device's primary context and whether it is active, as far as they are known.
+fn states() -> &'static Mutex<HashMap<i32, (u32, i32)>> {
+    static STATES: OnceLock<Mutex<HashMap<i32, (u32, i32)>>> = OnceLock::new();
+    STATES.get_or_init(Mutex::default)
+}
+
+/// The state of a device's primary context may have changed.
+fn changed(status: i32, device: i32) -> i32 {
+    states().lock().expect("no one panics with this lock").remove(&device);
+    status
+}
+
+/// A device's primary context may have ended.
+fn ended(status: i32, device: i32) -> i32 {
+    if let Some(context) = primaries().lock().expect("no one panics with this lock").get(&device) {
+        devices().lock().expect("no one panics with this lock").remove(context);
+    }
+    changed(status, device)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> i32 {
+    ended(remote::cuDevicePrimaryCtxRelease_v2(device), device)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(device: i32) -> i32 {
+    ended(remote::cuDevicePrimaryCtxReset_v2(device), device)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) -> i32 {
+    changed(remote::cuDevicePrimaryCtxSetFlags_v2(device, flags), device)
+}
+
+/// Frameworks ask this before each operation, and nobody but this process changes it.
+#[no_mangle]
+pub unsafe extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) -> i32 {
+    if flags.is_null() || active.is_null() {
+        return STATUSES.invalid;
+    }
+    if let Some(&(known_flags, known_active)) = states().lock().expect("no one panics with this lock").get(&device) {
+        (*flags, *active) = (known_flags, known_active);
+        return STATUSES.ok;
+    }
+    let status = remote::cuDevicePrimaryCtxGetState(device, flags, active);
+    if status == STATUSES.ok {
+        states().lock().expect("no one panics with this lock").insert(device, (*flags, *active));
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxGetDevice(device: *mut i32) -> i32 {
+    let known = devices().lock().expect("no one panics with this lock").get(&current()).copied();
+    match known {
+        Some(known) if !device.is_null() => {
+            *device = known;
+            STATUSES.ok
+        }
+        _ => remote::cuCtxGetDevice(device),
+    }
+}
+
 fn made(status: i32, context: *const u64, device: i32) -> i32 {
     if status == STATUSES.ok {
         // SAFETY: the stub has checked the pointer, and has filled it.
@@ -72,6 +136,7 @@ pub unsafe extern "C" fn cuCtxCreate_v4(context: *mut u64, parameters: *const st
 pub unsafe extern "C" fn cuCtxDestroy_v2(context: u64) -> i32 {
     let status = remote::cuCtxDestroy_v2(context);
     if status == STATUSES.ok {
+        devices().lock().expect("no one panics with this lock").remove(&context);
         with_stack(|stack| {
             if stack.last() == Some(&context) {
                 stack.pop();
@@ -144,6 +209,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut u64, device: i32
     if status == STATUSES.ok {
         primaries.insert(device, number);
         devices().lock().expect("no one panics with this lock").insert(number, device);
+        changed(status, device);
         *context = number;
     } else if known.is_none() {
         front().unmint(kinds::CUcontext, number);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gpuremote_client::wire::{Decoder, Encoder, Malformed};
 use gpuremote_client::HandleKind;
@@ -11,12 +12,14 @@ use crate::front;
 use crate::host_functions::{self, HostFunction};
 use crate::launch::{Arguments, Launch};
 use crate::programs::as_function;
-use crate::stubs::{cuGraphInstantiateWithFlags, cuGraphUpload, kinds, numbers, STATUSES};
+use crate::stubs::{cuGraphInstantiateWithFlags, cuGraphUpload, kinds, numbers, remote, STATUSES};
 
 /// CUDA_GRAPH_INSTANTIATE_UPLOAD and CUDA_GRAPH_INSTANTIATE_SUCCESS, _ERROR.
 const INSTANTIATE_UPLOAD: u64 = 2;
 const INSTANTIATED: i32 = 0;
 const NOT_INSTANTIATED: i32 = 1;
+/// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED.
+const CAPTURE_INVALIDATED: i32 = 901;
 
 /// Where a list of nodes, or of edges, goes.
 struct Lists {
@@ -344,6 +347,56 @@ impl Capture {
     }
 }
 
+/// How many captures have begun, of which no end is known. Without any, no stream captures.
+static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+
+fn begun(status: i32) -> i32 {
+    if status == STATUSES.ok {
+        CAPTURES.fetch_add(1, Ordering::SeqCst);
+    }
+    status
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamBeginCapture_v2(stream: u64, mode: i32) -> i32 {
+    begun(remote::cuStreamBeginCapture_v2(stream, mode))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamBeginCaptureToGraph(
+    stream: u64,
+    graph: u64,
+    after: *const u64,
+    edges: *const u64,
+    count: usize,
+    mode: i32,
+) -> i32 {
+    begun(remote::cuStreamBeginCaptureToGraph(stream, graph, after, edges, count, mode))
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamEndCapture(stream: u64, graph: *mut u64) -> i32 {
+    let status = remote::cuStreamEndCapture(stream, graph);
+    // After other failures the capture goes on, or may go on, so that streams are asked for.
+    if status == STATUSES.ok || status == CAPTURE_INVALIDATED {
+        CAPTURES.fetch_sub(1, Ordering::SeqCst);
+    }
+    status
+}
+
+/// Frameworks ask this at each allocation.
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamIsCapturing(stream: u64, capturing: *mut i32) -> i32 {
+    if capturing.is_null() {
+        return STATUSES.invalid;
+    }
+    if CAPTURES.load(Ordering::SeqCst) > 0 || !front().is(kinds::CUstream, stream) {
+        return remote::cuStreamIsCapturing(stream, capturing);
+    }
+    *capturing = 0;
+    STATUSES.ok
+}
+
 #[no_mangle]
 pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     stream: u64,
@@ -359,6 +412,10 @@ pub unsafe extern "C" fn cuStreamGetCaptureInfo_v3(
     }
     if !front().is(kinds::CUstream, stream) {
         return STATUSES.handle;
+    }
+    if CAPTURES.load(Ordering::SeqCst) == 0 {
+        *status = 0;
+        return STATUSES.ok;
     }
     let mut capture = Capture::default();
     let asked = front().call(
