@@ -252,9 +252,9 @@ pub unsafe extern "C" fn clSetKernelArg(kernel: *mut Object, index: u32, bytes: 
             Value::Local => encoder.u8(3),
         }
     };
-    // The driver's word on the size of an argument is waited for once.
+    // The driver's word on the size of an argument is waited for once, also where the argument's kind is a guess.
     let accepted = &of_kernel.parameters.accepted[index as usize];
-    let status = if accepted.load(Ordering::Relaxed) == bytes && kind != Kind::Unknown {
+    let status = if accepted.load(Ordering::Relaxed) == bytes {
         front().post(numbers::clSetKernelArg, arguments)
     } else {
         front().call(numbers::clSetKernelArg, arguments, |_| Ok(()))

@@ -174,5 +174,11 @@ fn a_bound_of_16_mib_is_kept() {
         ok((cl.clReleaseMemObject)(first));
         assert_eq!(allocate(10 * MIB).1, 0);
         assert_eq!(allocate(usize::MAX / 2).1, -4);
+        // An image of 1024 x 2048 pixels of 4 bytes.
+        let (format, shape) = ([0x10b5u32, 0x10da], [0x10f1usize, 1024, 2048, 1, 1, 0, 0, 0, 0]);
+        let mut status = 0;
+        let (format, shape) = (format.as_ptr().cast(), shape.as_ptr().cast());
+        let image = (cl.clCreateImage)(device.context, 1, format, shape, std::ptr::null(), &mut status);
+        assert_eq!((image, status), (std::ptr::null_mut(), -4), "an image of 8 MiB is too much");
     }
 }

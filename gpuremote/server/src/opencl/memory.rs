@@ -17,6 +17,7 @@ const INVALID_MEM_OBJECT: i32 = -38;
 const COPY_HOST_PTR: u64 = 32;
 /// CL_MEM_USE_HOST_PTR, _ALLOC_HOST_PTR and _COPY_HOST_PTR: the client's own matter.
 const HOST_MEMORY: u64 = 8 | 16 | 32;
+const MEM_SIZE: u32 = 0x1102;
 /// No pixel is longer: four channels of 32 bits.
 const PIXEL_BYTES: usize = 16;
 
@@ -71,9 +72,14 @@ impl Server {
         let share = Box::new(Share { bound: Arc::clone(&self.bound), bytes });
         let mut status = 0;
         let memory = run(&mut status);
-        if status != 0 {
-            return Ok(Outcome::Status(status));
+        if status == 0 {
+            self.keep(number, memory, share)?;
         }
+        Ok(Outcome::Status(status))
+    }
+
+    /// Keeps a memory object, and its share of the bound until the driver frees it.
+    unsafe fn keep(&self, number: u64, memory: Object, share: Box<Share>) -> io::Result<()> {
         self.handles.put(kinds::cl_mem, number, memory)?;
         if let Some(tell) = self.functions.clSetMemObjectDestructorCallback {
             let share = Box::into_raw(share);
@@ -82,7 +88,24 @@ impl Server {
                 drop(Box::from_raw(share));
             }
         }
-        Ok(Outcome::Status(0))
+        Ok(())
+    }
+
+    /// Keeps an image if it is within the bound. How long its pixels are, the driver knows once it is there.
+    unsafe fn keep_image(&self, number: u64, image: Object) -> io::Result<Outcome> {
+        let mut bytes = 0usize;
+        if let Some(ask) = self.functions.clGetMemObjectInfo {
+            ask(image, MEM_SIZE, size_of::<usize>(), (&raw mut bytes).cast(), std::ptr::null_mut());
+        }
+        let bytes = bytes as u64;
+        if self.bound.take(bytes) {
+            self.keep(number, image, Box::new(Share { bound: Arc::clone(&self.bound), bytes }))?;
+            return Ok(Outcome::Status(0));
+        }
+        if let Some(release) = self.functions.clReleaseMemObject {
+            release(image);
+        }
+        Ok(Outcome::Status(MEM_OBJECT_ALLOCATION_FAILURE))
     }
 
     pub unsafe fn cl_create_buffer(&mut self, link: &mut Link<'_>, decoder: &mut Decoder<'_>, _: &mut Encoder) -> io::Result<Outcome> {
@@ -143,15 +166,17 @@ impl Server {
             Some(data) => (flags | COPY_HOST_PTR, data.as_ptr()),
             None => (flags, std::ptr::null()),
         };
-        let shared = !buffer.is_null();
-        let counted = if shared {
-            0
-        } else if with_data {
-            bytes as u64
-        } else {
-            most as u64
-        };
-        self.allocate(number, counted, |status| run(context, flags, format.as_ptr().cast(), (&raw const shape).cast(), host, status))
+        let mut status = 0;
+        let image = run(context, flags, format.as_ptr().cast(), (&raw const shape).cast(), host, &mut status);
+        if status != 0 {
+            return Ok(Outcome::Status(status));
+        }
+        if buffer.is_null() {
+            return self.keep_image(number, image);
+        }
+        // The memory is the buffer's.
+        self.handles.put(kinds::cl_mem, number, image)?;
+        Ok(Outcome::Status(0))
     }
 
     pub unsafe fn cl_get_supported_image_formats(
