@@ -13,6 +13,8 @@ pub mod kernels;
 pub mod markdown;
 pub mod plot;
 pub mod shares;
+#[cfg(test)]
+mod tests;
 
 use files::{Directory, Way};
 

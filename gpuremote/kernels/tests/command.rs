@@ -65,3 +65,45 @@ fn a_wrong_command_line_has_a_status_of_its_own() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("use --size test, published or large"));
 }
+
+#[test]
+fn a_report_reads_what_the_program_writes() {
+    let directory = directory("compare");
+    let library = fakecuda::install(&directory).expect("the driver is built with this test");
+    let program = || Command::new(env!("CARGO_BIN_EXE_nearmetal-gpu-kernels"));
+    let write = |arguments: &[&str], name: &str| {
+        let output = program()
+            .args(arguments)
+            .args(["--api", "cuda", "--library"])
+            .arg(&library)
+            .arg("--json")
+            .arg(directory.join(name))
+            .output()
+            .expect("the program can be started");
+        assert!(output.status.success(), "{output:?}");
+    };
+    for way in ["local", "memory", "tcp"] {
+        write(&["--size", "test", "--kernel", "nn", "--runs", "3"], &format!("test-nn-{way}.json"));
+        write(&["share", "--seconds", "0.1", "--groups", "1", "--rounds", "10"], &format!("share-{way}-1.json"));
+        write(&["micro", "--largest-copy", "65536"], &format!("micro-{way}.json"));
+    }
+    let drawing = directory.join("ratios.svg");
+    let output = program().arg("report").arg(&directory).arg("--svg").arg(&drawing).output().expect("the program can be started");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for row in ["| nn | 3000 records |", "| read of 4 bytes |", "| from device, pageable | 64 KiB |", "| TCP | 1 |"] {
+        assert!(text.contains(row), "no row \"{row}\" in\n{text}");
+    }
+    assert!(!text.contains("host not recorded"), "{text}");
+    assert!(std::fs::read_to_string(&drawing).expect("the drawing is written").ends_with("</svg>\n"));
+}
+
+#[test]
+fn a_report_of_a_wrong_directory_says_what_is_missing() {
+    let output = Command::new(env!("CARGO_BIN_EXE_nearmetal-gpu-kernels"))
+        .args(["report", "/nonexistent"])
+        .output()
+        .expect("the program can be started");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("can't read /nonexistent: No such file"), "{output:?}");
+}

@@ -9,11 +9,9 @@ use super::{sample, Series};
 
 const MESSAGE_BYTES: usize = 64;
 const ROUND_TRIPS: usize = 2000;
-const STREAM_BYTES: usize = 256 << 20;
 const STREAM_WRITE_BYTES: usize = 1 << 20;
-const STREAMS: usize = 5;
 
-/// Measures copies of `sizes` (bytes, samples) within memory, and latency and rate of TCP over the loopback interface.
+/// Measures copies of `sizes` (bytes, samples) within memory and as TCP streams over the loopback interface, and round trips there.
 pub fn baselines(sizes: &[(usize, usize)]) -> Result<Vec<Series>, Error> {
     let mut series = Vec::new();
     for &(bytes, samples) in sizes {
@@ -27,10 +25,9 @@ pub fn baselines(sizes: &[(usize, usize)]) -> Result<Vec<Series>, Error> {
         series.push(Series::new("copy in memory", bytes, copies));
     }
     series.push(round_trips()?);
-    for &(bytes, samples) in sizes.iter().filter(|(bytes, _)| *bytes != STREAM_BYTES) {
+    for &(bytes, samples) in sizes {
         series.push(stream(bytes, samples)?);
     }
-    series.push(stream(STREAM_BYTES, STREAMS)?);
     Ok(series)
 }
 

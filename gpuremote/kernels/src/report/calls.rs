@@ -166,6 +166,7 @@ fn copies(reports: &Reports) -> String {
         "copy",
         ">size",
         ">local GB/s",
+        ">local % of memcpy",
         ">memory GB/s",
         ">memory % of local",
         ">memory % of memcpy",
@@ -179,7 +180,10 @@ fn copies(reports: &Reports) -> String {
         if local.name.ends_with("until the call returns") {
             continue;
         }
-        let mut cells = vec![local.name.clone(), table::size(local.bytes), rate(local)];
+        let pageable = !local.name.contains("pinned");
+        let memcpy = Baseline::of(reports, Way::Local, PLAIN_COPY, local.bytes).filter(|_| pageable);
+        let local_percent = memcpy.map_or(NONE.to_string(), |memcpy| of_baseline(local, &memcpy).to_string());
+        let mut cells = vec![local.name.clone(), table::size(local.bytes), rate(local), local_percent];
         for (way, baseline) in [(Way::Memory, PLAIN_COPY), (Way::Tcp, STREAM)] {
             let Some(remote) = reports.get(&way).and_then(|report| find(&report.copies, &local.name, local.bytes)) else {
                 cells.extend([NONE; 4].map(str::to_string));
@@ -187,8 +191,8 @@ fn copies(reports: &Reports) -> String {
             };
             let of_local = Estimate::of([&local.samples_s, &remote.samples_s], |[local, remote]| local / remote * 100.0);
             cells.extend([rate(remote), of_local.to_string()]);
-            // Pinned memory is shared with the server, which copies nothing, so that memcpy is no measure of it.
-            if way == Way::Memory && local.name.contains("pinned") {
+            // The device reads and writes pinned memory itself, so that the host's memcpy is no measure of it.
+            if way == Way::Memory && !pageable {
                 cells.extend([NONE; 2].map(str::to_string));
                 continue;
             }
@@ -203,9 +207,10 @@ fn copies(reports: &Reports) -> String {
         table.row(cells);
     }
     format!(
-        "{}\nPercent are of rates: 100 is as fast. memcpy and stream (plain TCP over the loopback interface, acknowledged at its end) move \
-         as many bytes; the percentage takes the one measured with the way, its interval those measured with all ways. \
-         Older results have a stream of 256 MiB only. The target for memory is for pageable memory.\n\n",
+        "{}\nPercentages compare rates, so that 100 is equally fast. memcpy and stream (plain TCP over the loopback interface, \
+         acknowledged at its end) move as many bytes as the copy. A percentage takes the baseline measured with its way, its interval \
+         those measured with all ways. Older results have a stream of 256 MiB only. The target for memory is for pageable memory: \
+         the device accesses pinned memory without the host's memcpy.\n\n",
         table.finish()
     )
 }

@@ -189,7 +189,7 @@ impl Directory {
     }
 
     /// Interprets files that `text` reads.
-    fn from_texts(path: &Path, names: Vec<String>, text: impl Fn(&str) -> Result<String, String>) -> Result<Self, String> {
+    pub(super) fn from_texts(path: &Path, names: Vec<String>, text: impl Fn(&str) -> Result<String, String>) -> Result<Self, String> {
         let mut directory =
             Self { path: path.to_path_buf(), kernels: Vec::new(), micro: Files::default(), shares: Files::default(), unknown: Vec::new() };
         let mut found: Vec<(ApiKind, Size, Vec<KernelFile>)> = Vec::new();
@@ -218,6 +218,8 @@ impl Directory {
                 }
             }
         }
+        let first = |api: ApiKind, size: Size| (api != ApiKind::Cuda, Size::ALL.iter().position(|known| *known == size));
+        found.sort_by_key(|(api, size, _)| first(*api, *size));
         for (api, size, files) in found {
             directory.kernels.push(KernelSet::of(api, size, files).map_err(|message| format!("{}: {message}", path.display()))?);
         }

@@ -88,6 +88,7 @@ pub fn section(set: &KernelSet) -> String {
         table.row(cells);
     }
     let runs = match (runs.iter().min(), runs.iter().max()) {
+        (Some(1), Some(1)) => "1 measured run each".to_string(),
         (Some(least), Some(most)) if least == most => format!("{least} measured runs each"),
         (Some(least), Some(most)) => format!("{least} to {most} measured runs each"),
         _ => "no kernel has a local measurement".to_string(),

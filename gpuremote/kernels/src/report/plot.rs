@@ -32,7 +32,7 @@ const TICKS: [f64; 9] = [1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 8.0];
 
 const LEFT_PX: f64 = 74.0;
 const RIGHT_PX: f64 = 116.0;
-const GROUP_PX: f64 = 106.0;
+const GROUP_PX: f64 = 112.0;
 const BAR_PX: f64 = 32.0;
 const HEADER_PX: f64 = 44.0;
 const TITLE_PX: f64 = 34.0;
@@ -200,6 +200,9 @@ fn references(svg: &mut Svg, axis: &Axis, right: f64) {
 
 fn draw_group(svg: &mut Svg, group: &Group, axis: &Axis, center: f64) {
     let count = SERIES.len() as f64;
+    if group.bars.iter().all(Option::is_none) {
+        svg.label((center, axis.y(1.0) - 10.0), Anchor::Middle, "font-size=\"11\" font-style=\"italic\" fill=\"#444444\"", "no result");
+    }
     for (index, (bar, (_, color))) in group.bars.iter().zip(SERIES).enumerate() {
         let Some(bar) = bar else { continue };
         let x = center + (index as f64 - count / 2.0) * BAR_PX;
