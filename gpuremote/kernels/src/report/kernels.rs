@@ -122,7 +122,7 @@ pub fn panel(set: &KernelSet, place: &str) -> Option<Panel> {
                 labels: vec![
                     row.kernel.clone(),
                     row.problem.split(',').next().unwrap_or_default().to_string(),
-                    format!("local {} ms", Digits(local.work_s.median * 1e3)),
+                    format!("local {} ms", Digits(Spread::of(local.runs.iter().map(|run| run.work_s)).median * 1e3)),
                 ],
                 bars: Way::REMOTE.map(|way| ratio(row, way)),
                 published: (set.size == Size::Published).then(|| published_ratio(&row.kernel)),

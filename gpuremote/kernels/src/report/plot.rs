@@ -28,7 +28,7 @@ pub struct Panel {
 /// Names and colors of the bars; the colors stay apart for color-blind readers (Okabe and Ito, 2008).
 const SERIES: [(&str, &str); 2] = [("shared memory", "#0072b2"), ("TCP", "#e69f00")];
 /// Values that may have a tick, in each decade.
-const TICKS: [f64; 9] = [1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0, 8.0];
+const TICKS: [f64; 11] = [1.0, 1.5, 1.1, 1.2, 2.0, 3.0, 4.0, 5.0, 7.0, 8.0, 9.0];
 
 const LEFT_PX: f64 = 74.0;
 const RIGHT_PX: f64 = 116.0;
@@ -124,6 +124,8 @@ fn legend(svg: &mut Svg, published: bool) {
 }
 
 const INTERVAL: &str = "stroke=\"black\" stroke-width=\"1.2\"";
+/// White around the digits covers the lines below them.
+const VALUE: &str = "font-size=\"11\" stroke=\"white\" stroke-width=\"3\" paint-order=\"stroke\"";
 
 /// A logarithmic axis from the bottom up.
 struct Axis {
@@ -182,10 +184,14 @@ fn draw_panel(svg: &mut Svg, panel: &Panel, top: f64) {
     let middle = (upper + axis.bottom_px) / 2.0;
     let turned = format!("transform=\"rotate(-90 18 {middle:.1})\"");
     svg.label((18.0, middle), Anchor::Middle, &turned, "work time / local work time (ratio, log)");
-    for (index, group) in panel.groups.iter().enumerate() {
-        draw_group(svg, group, &axis, LEFT_PX + (index as f64 + 0.5) * GROUP_PX);
+    let centers = (0..panel.groups.len()).map(|index| LEFT_PX + (index as f64 + 0.5) * GROUP_PX);
+    for (group, center) in panel.groups.iter().zip(centers.clone()) {
+        bars(svg, group, &axis, center);
     }
     references(svg, &axis, right);
+    for (group, center) in panel.groups.iter().zip(centers) {
+        texts(svg, group, &axis, center);
+    }
 }
 
 /// Draws the lines at 1 and at the target over the bars, with labels that keep apart.
@@ -198,30 +204,39 @@ fn references(svg: &mut Svg, axis: &Axis, right: f64) {
     svg.label((right + 6.0, target + 4.0 - apart), Anchor::Start, "fill=\"#cc0000\"", format!("target {TARGET_RATIO:.2} ×"));
 }
 
-fn draw_group(svg: &mut Svg, group: &Group, axis: &Axis, center: f64) {
-    let count = SERIES.len() as f64;
-    if group.bars.iter().all(Option::is_none) {
-        svg.label((center, axis.y(1.0) - 10.0), Anchor::Middle, "font-size=\"11\" font-style=\"italic\" fill=\"#444444\"", "no result");
-    }
+/// Returns the middle of a bar.
+fn bar_center(group_center: f64, index: usize) -> f64 {
+    group_center + (index as f64 - (SERIES.len() - 1) as f64 / 2.0) * BAR_PX
+}
+
+fn bars(svg: &mut Svg, group: &Group, axis: &Axis, center: f64) {
     for (index, (bar, (_, color))) in group.bars.iter().zip(SERIES).enumerate() {
         let Some(bar) = bar else { continue };
-        let x = center + (index as f64 - count / 2.0) * BAR_PX;
+        let x = bar_center(center, index);
         let (end, one) = (axis.y(bar.value), axis.y(1.0));
-        svg.rectangle(x + 1.0, end.min(one), BAR_PX - 2.0, (end - one).abs(), color);
-        let middle = x + BAR_PX / 2.0;
-        let mut highest = end.min(one);
+        svg.rectangle(x - BAR_PX / 2.0 + 1.0, end.min(one), BAR_PX - 2.0, (end - one).abs(), color);
         if let Some((low, high)) = bar.interval {
             let (low, high) = (axis.y(low), axis.y(high));
             for y in [low, high] {
-                svg.line((middle - 4.0, y), (middle + 4.0, y), INTERVAL);
+                svg.line((x - 4.0, y), (x + 4.0, y), INTERVAL);
             }
-            svg.line((middle, low), (middle, high), INTERVAL);
-            highest = highest.min(high);
+            svg.line((x, low), (x, high), INTERVAL);
         }
-        svg.label((middle, highest - 5.0), Anchor::Middle, "font-size=\"11\"", Digits(bar.value));
+    }
+}
+
+/// Writes what must stay readable over bars and lines.
+fn texts(svg: &mut Svg, group: &Group, axis: &Axis, center: f64) {
+    if group.bars.iter().all(Option::is_none) {
+        svg.label((center, axis.y(1.0) - 10.0), Anchor::Middle, "font-size=\"11\" font-style=\"italic\" fill=\"#444444\"", "no result");
+    }
+    for (index, bar) in group.bars.iter().enumerate() {
+        let Some(bar) = bar else { continue };
+        let top = axis.y(bar.interval.map_or(bar.value, |(_, high)| high).max(1.0));
+        svg.label((bar_center(center, index), top - 5.0), Anchor::Middle, VALUE, Digits(bar.value));
     }
     if let Some(published) = group.published {
-        svg.diamond(center + BAR_PX * count / 2.0 + 8.0, axis.y(published));
+        svg.diamond(center + BAR_PX * SERIES.len() as f64 / 2.0 + 8.0, axis.y(published));
     }
     for (line, text) in group.labels.iter().enumerate() {
         let style = if line == 0 { "font-weight=\"bold\"" } else { "font-size=\"10\" fill=\"#444444\"" };
