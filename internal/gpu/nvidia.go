@@ -5,6 +5,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,12 +76,24 @@ func (g *nvidiaGPU) edits(root string) (*Edits, error) {
 		return nil, err
 	}
 	for _, program := range []string{"/usr/bin/nvidia-smi", ownDir + "/bin/nvidia-smi"} {
-		if _, err := os.Stat(filepath.Join(root, program)); err == nil {
+		if isExecutable(filepath.Join(root, program)) {
 			edits.Mounts = append(edits.Mounts, Mount{Path: Dir + "/bin/nvidia-smi", HostPath: program, ReadOnly: true})
 			break
 		}
 	}
 	return edits, nil
+}
+
+// isExecutable reports whether a file is an ELF program, not a script that runs one: what a script names may not be there in a member.
+func isExecutable(path string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	magic := make([]byte, len(elf.ELFMAG))
+	_, err = io.ReadFull(file, magic)
+	return err == nil && string(magic) == elf.ELFMAG
 }
 
 // libraryFolders are where drivers have their libraries, by distribution: Debian and its kin, others, and systems with a read-only root.

@@ -89,7 +89,9 @@ func machine(t *testing.T) string {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	err := errors.Join(os.Symlink("libcuda.so.580.95.05", filepath.Join(lib, "libcuda.so.1")), os.WriteFile(filepath.Join(root, "usr/local/nvidia/bin/nvidia-smi"), []byte("x"), 0o755))
+	err := errors.Join(os.Symlink("libcuda.so.580.95.05", filepath.Join(lib, "libcuda.so.1")), os.WriteFile(filepath.Join(root, "usr/local/nvidia/bin/nvidia-smi"), []byte("\x7fELF"), 0o755))
+	// Some machines have a script in its place, which names the program by a path that members don't have.
+	err = errors.Join(err, os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755), os.WriteFile(filepath.Join(root, "usr/bin/nvidia-smi"), []byte("#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi \"$@\"\n"), 0o755))
 	if err != nil {
 		t.Fatal(err)
 	}
