@@ -76,6 +76,9 @@ pub fn run(options: &Options) -> Result<(), String> {
             }
         }
         eprintln!("nearmetal-gpu-server: listening on {address}");
+        if options.token_file.is_none() && matches!(address, Address::Tcp(_)) {
+            eprintln!("nearmetal-gpu-server: whoever reaches {address} can use this host's GPUs; give --token-file to prevent that");
+        }
     }
     for thread in threads {
         thread.join().map_err(|_| "a listening thread ended".to_owned())?;

@@ -11,7 +11,7 @@ nearmetal-gpu-server runs the GPU calls of clients on this host's GPUs, each cli
 Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
 
   --listen ADDRESS      unix:PATH (shared memory, for clients on this host) or tcp:HOST:PORT; may be repeated
-  --token-file FILE     the token that clients must have: 64 hexadecimal digits
+  --token-file FILE     the token that clients must have: 64 hexadecimal digits (default: whoever reaches the server is a client)
   --cuda LIBRARY        CUDA's driver (default libcuda.so.1)
   --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
   --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)

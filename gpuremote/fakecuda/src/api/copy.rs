@@ -46,7 +46,8 @@ impl Side {
     }
 
     fn span_bytes(&self, width_bytes: usize, rows: usize) -> usize {
-        self.pitch_bytes * (rows - 1) + width_bytes
+        // What overflows is in no allocation.
+        self.pitch_bytes.saturating_mul(rows.saturating_sub(1)).saturating_add(width_bytes)
     }
 
     /// The bytes of the side, which must be where its kind says.
