@@ -233,7 +233,7 @@ docs: member ## write the generated pages of docs/
 
 bench: ## measure the figures of docs/performance.md, both sides in one run (root or sudo)
 	@setup/install.sh $(TEST_PACKAGES) bench
-	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory build gpuremote
 	$(GO) build -o bin/bench ./bench
 	$(ASROOT) bin/bench -go $(GO) $(BENCH_FLAGS)
 
