@@ -116,6 +116,9 @@ impl Listener {
         };
         let joined = match hello.kind {
             Kind::Session if !same(&hello.token, &self.options.token) => Err("the token is not this server's"),
+            Kind::Session if self.workers.lock().expect("no one panics with this lock").len() >= self.options.clients => {
+                Err("the server has as many clients as it serves at a time")
+            }
             Kind::Session => self.start(&socket),
             Kind::Lane | Kind::Stripe => self.join(&hello, &socket),
         };

@@ -16,6 +16,7 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
   --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
   --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)
   --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
+  --clients N           the most clients at a time (default 256)
   --help                print this
 ";
 
@@ -32,6 +33,8 @@ pub struct Options {
     pub libraries: [Option<String>; KINDS.len()],
     /// GPU memory that each client may have, in bytes.
     pub memory_bytes: u64,
+    /// The most clients at a time: each is a process with a context of the driver.
+    pub clients: usize,
 }
 
 pub fn read(arguments: Vec<String>) -> Result<Options, String> {
@@ -43,6 +46,7 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         opencl: "libOpenCL.so.1".into(),
         libraries: [const { None }; KINDS.len()],
         memory_bytes: u64::MAX,
+        clients: 256,
     };
     let mut rest = arguments.into_iter();
     while let Some(argument) = rest.next() {
@@ -59,6 +63,11 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
                 let text = value()?;
                 let mib: u64 = text.parse().ok().filter(|&mib| mib > 0).ok_or(format!("--memory-mib {text}: write a number of MiB"))?;
                 options.memory_bytes = mib.saturating_mul(1 << 20);
+            }
+            "--clients" => {
+                let text = value()?;
+                options.clients =
+                    text.parse().ok().filter(|&clients| clients > 0).ok_or(format!("--clients {text}: write a number of clients"))?;
             }
             "--token-file" => {
                 let path = value()?;
@@ -117,6 +126,7 @@ mod tests {
             ("--listen", "needs a value"),
             ("--listen x", "unix:PATH"),
             ("--memory-mib 0", "number of MiB"),
+            ("--clients 0", "number of clients"),
             ("--what", "unknown flag --what"),
         ] {
             assert!(read(words(text)).unwrap_err().contains(complaint), "{text}");

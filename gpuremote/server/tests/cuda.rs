@@ -349,3 +349,39 @@ fn strangers_are_turned_away() {
     }
     server.wait_until_idle();
 }
+
+/// No more clients than the operator allows; when one leaves, another may come.
+#[test]
+fn clients_are_bounded() {
+    const TEST: &str = "clients_are_bounded";
+    if let Some(role) = role() {
+        let driver = Driver::open();
+        let begun = driver.begin();
+        if role == "one too many" {
+            assert_eq!(begun, Err(LOST));
+            return;
+        }
+        begun.unwrap();
+        if role == "holds" {
+            // The test ends this program when it has seen what it wants.
+            std::fs::write(std::env::var("GPUREMOTE_BEGUN").unwrap(), "").unwrap();
+            thread::park_timeout(support::PATIENCE);
+        }
+        return;
+    }
+    let server = Server::start(&["--clients", "1"]);
+    let begun = server.scratch.0.join("begun");
+    let mut first = program(TEST, "holds", &server.unix).env("GPUREMOTE_BEGUN", &begun).spawn().unwrap();
+    let since = std::time::Instant::now();
+    while !begun.exists() {
+        assert!(since.elapsed() < support::PATIENCE, "the first client does not begin");
+        thread::yield_now();
+    }
+    assert!(wait(&mut program(TEST, "one too many", &server.tcp).spawn().unwrap()).success());
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // The listener hears of the end of a client's process a moment after that has ended.
+    while !wait(&mut program(TEST, "works", &server.tcp).spawn().unwrap()).success() {
+        assert!(since.elapsed() < support::PATIENCE, "nobody may come after the first client has left");
+    }
+}
