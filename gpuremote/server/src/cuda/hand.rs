@@ -16,6 +16,7 @@ const MOST_PARAMETERS: usize = 4096;
 const MOST_PROGRAMS: u32 = 1 << 14;
 
 /// Functions of the driver that list programs, and tell of each its name and where its parameters lie.
+type Find = unsafe extern "C" fn(*mut *mut c_void, *mut c_void, *const c_char) -> i32;
 type List = unsafe extern "C" fn(*mut u64, u32, *mut c_void) -> i32;
 type Name = unsafe extern "C" fn(*mut u64, *mut c_void) -> i32;
 type Info = unsafe extern "C" fn(*mut c_void, usize, *mut usize, *mut usize) -> i32;
@@ -76,19 +77,9 @@ impl Server {
         decoder: &mut Decoder<'_>,
         values: &mut Encoder,
     ) -> io::Result<Outcome> {
-        let (number, module, name) = (decoder.u64()?, decoder.u64()?, text(decoder)?);
-        decoder.finish()?;
-        let Some(module) = self.handles.get(calls::kinds::CUmodule, module) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let (Some(run), Some(info)) = (self.functions.cuModuleGetFunction, self.functions.cuFuncGetParamInfo) else {
-            return Ok(Outcome::Status(NOT_SUPPORTED));
-        };
-        let mut function = std::ptr::null_mut();
-        let status = run(&mut function, module, name.as_ptr());
-        if status == 0 {
-            self.handles.put(calls::kinds::CUfunction, number, function)?;
-            Self::parameters(values, |i, offset, bytes| info(function, i, offset, bytes));
-        }
-        Ok(Outcome::Status(status))
+        let f = &self.functions;
+        let calls = (f.cuModuleGetFunction, f.cuFuncGetParamInfo);
+        self.find(calls, (calls::kinds::CUmodule, calls::kinds::CUfunction), decoder, values)
     }
 
     pub unsafe fn cu_library_get_kernel(
@@ -97,17 +88,28 @@ impl Server {
         decoder: &mut Decoder<'_>,
         values: &mut Encoder,
     ) -> io::Result<Outcome> {
-        let (number, library, name) = (decoder.u64()?, decoder.u64()?, text(decoder)?);
+        let f = &self.functions;
+        let calls = (f.cuLibraryGetKernel, f.cuKernelGetParamInfo);
+        self.find(calls, (calls::kinds::CUlibrary, calls::kinds::CUkernel), decoder, values)
+    }
+
+    /// A program of a module or library by its name: the places of its parameters.
+    unsafe fn find(
+        &self,
+        (run, info): (Option<Find>, Option<Info>),
+        (of, kind): (usize, usize),
+        decoder: &mut Decoder<'_>,
+        values: &mut Encoder,
+    ) -> io::Result<Outcome> {
+        let (number, image, name) = (decoder.u64()?, decoder.u64()?, text(decoder)?);
         decoder.finish()?;
-        let Some(library) = self.handles.get(calls::kinds::CUlibrary, library) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
-        let (Some(run), Some(info)) = (self.functions.cuLibraryGetKernel, self.functions.cuKernelGetParamInfo) else {
-            return Ok(Outcome::Status(NOT_SUPPORTED));
-        };
-        let mut kernel = std::ptr::null_mut();
-        let status = run(&mut kernel, library, name.as_ptr());
+        let Some(image) = self.handles.get(of, image) else { return Ok(Outcome::Status(INVALID_HANDLE)) };
+        let (Some(run), Some(info)) = (run, info) else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
+        let mut program = std::ptr::null_mut();
+        let status = run(&mut program, image, name.as_ptr());
         if status == 0 {
-            self.handles.put(calls::kinds::CUkernel, number, kernel)?;
-            Self::parameters(values, |i, offset, bytes| info(kernel, i, offset, bytes));
+            self.handles.put(kind, number, program)?;
+            Self::parameters(values, |i, offset, bytes| info(program, i, offset, bytes));
         }
         Ok(Outcome::Status(status))
     }
