@@ -15,6 +15,17 @@ const (
 	VolumeShared VolumeAccess = "shared"
 )
 
+// VolumeKind says what a volume is.
+type VolumeKind string
+
+// The kinds of volumes.
+const (
+	// VolumeFiles is a file system, which members have as a directory. It is "" in what is stored.
+	VolumeFiles VolumeKind = "files"
+	// VolumeBlock is a block device, which one virtual machine at a time has as a disk.
+	VolumeBlock VolumeKind = "block"
+)
+
 // The bounds of volumes.
 const (
 	MinVolumeBytes = 64 << 20
@@ -43,7 +54,9 @@ type VolumeIntent struct {
 	// cluster, and no other has it.
 	Cluster    string `json:"cluster,omitempty"`
 	ClusterUID string `json:"cluster_uid,omitempty"`
-	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
+	// Kind is what it is; "": a file system.
+	Kind VolumeKind `json:"kind,omitempty"`
+	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories, which a block volume does not know.
 	SizeBytes int64        `json:"size_bytes"`
 	MaxFiles  int64        `json:"max_files"`
 	Access    VolumeAccess `json:"access"`
@@ -130,9 +143,11 @@ type VolumeClaim struct {
 	UID string `json:"uid"`
 	// Name is that within its project.
 	Name string `json:"name"`
-	// Path is where the member has it: an absolute path.
+	// Path is where the member has it: an absolute path. A block volume has none.
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Block: it is a block volume, and a disk of the member.
+	Block bool `json:"block,omitempty"`
 	// Node is where it lies.
 	Node string `json:"node"`
 	// Number is the assignment's VolumesNumber with which the claim was made, or became Detaching, until the member's node reports that number. 0: the
@@ -145,10 +160,12 @@ type VolumeClaim struct {
 // VolumePlace is where the volumes of a group lie: its members go there, or to nodes that reach them there. The zero value is of a group without
 // volumes. Volumes have the names within their project.
 type VolumePlace struct {
-	// Volume lies on Node. Problem is why it is not served to other nodes, "" where it is.
+	// Volume lies on Node. Problem is why it is not served to other nodes, "" where it is. Block: the group has only block volumes there.
 	Volume, Node, Problem string
+	Block                 bool
 	// Other lies on OtherNode, which is another node; OtherProblem is as Problem. Of volumes on three nodes, those that are not served are these.
 	Other, OtherNode, OtherProblem string
+	OtherBlock                     bool
 	// Unplaced can't be had now, and Why is the reason. Away: its node is not heard of.
 	Unplaced, Why string
 	Away          bool
@@ -206,4 +223,6 @@ type VolumeSharing struct {
 	// ServeProblem is why the node can't serve its volumes to others, ReachProblem why its members can't have those of others; "" where they can.
 	ServeProblem string `json:"serve_problem,omitempty"`
 	ReachProblem string `json:"reach_problem,omitempty"`
+	// Blocks: block volumes cross from and to the node, whatever the problems with others.
+	Blocks bool `json:"blocks,omitempty"`
 }

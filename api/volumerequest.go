@@ -8,6 +8,8 @@ type VolumeRequest struct {
 	Name string `json:"name"`
 	// Project owns it; it defaults to the token's.
 	Project string `json:"project,omitempty"`
+	// Kind is files, the default, or block. A clone is what its origin is.
+	Kind VolumeKind `json:"kind,omitempty"`
 	// Size bounds what it holds. For a clone it defaults to that of its origin, and is no less.
 	Size Bytes `json:"size,omitempty"`
 	// Files bounds the number of its files and directories; 0: one for each 16KiB of its size.
@@ -50,6 +52,8 @@ type VolumeStatus struct {
 	// Cluster is the cluster of which it is the home; "": it is none's. It is deleted with that cluster.
 	Cluster string `json:"cluster,omitempty"`
 
+	// Kind is files or block. A block volume has no number of files.
+	Kind      VolumeKind   `json:"kind"`
 	Size      Bytes        `json:"size"`
 	Files     int64        `json:"files"`
 	Access    VolumeAccess `json:"access"`

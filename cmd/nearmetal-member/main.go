@@ -1,6 +1,6 @@
 // Command nearmetal-member is the first process of every member: it runs sshd, tells the node agent when the member is ready
 // and supervises its jobs. See package member. Started by the name of a
-// sandbox or of a home's server, it is one: see packages sandbox and homeserver.
+// sandbox, of a home's server or of a disk's, it is one: see packages sandbox, homeserver and disk.
 package main
 
 import (
@@ -19,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/sandbox"
+	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
 func main() {
@@ -28,6 +29,10 @@ func main() {
 	}
 	if os.Args[0] == homeserver.Name {
 		_ = homeserver.Hold() // it has told its maker
+		os.Exit(1)
+	}
+	if os.Args[0] == disk.Name {
+		_ = disk.Hold() // it has told its maker
 		os.Exit(1)
 	}
 	if err := run(); err != nil {

@@ -28,7 +28,7 @@ const (
 )
 
 // openPool opens the node's pool of volumes below the agent's directory; nil: the node offers none. A pool takes no room before its first volume.
-func openPool(opts config.Agent, dir string) (volume.Pool, error) {
+func openPool(opts config.Agent, dir, program string) (volume.Pool, error) {
 	if opts.NoVolumes || opts.InRAM { // what is in memory does not outlive a boot
 		return nil, nil
 	}
@@ -37,7 +37,7 @@ func openPool(opts config.Agent, dir string) (volume.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes, Sparse: opts.VolumePoolSparse})})
+	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes, Sparse: opts.VolumePoolSparse}), Program: program})
 	if err != nil {
 		return nil, fmt.Errorf("the node's volumes: %w", err)
 	}
@@ -45,23 +45,23 @@ func openPool(opts config.Agent, dir string) (volume.Pool, error) {
 }
 
 // openVolumes opens the node's pool, and what carries volumes between nodes over the link that bears the underlay.
-func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir string) (err error) {
-	if cfg.Volumes, err = openPool(opts, dir); err != nil {
+func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir, program string) (err error) {
+	if cfg.Volumes, err = openPool(opts, dir, program); err != nil {
 		return err
 	}
 	host, err := netns.Current()
 	if err != nil {
 		return err
 	}
-	root := func(string) string { return "" }
+	root, socket := func(string) string { return "" }, func(_, _ string) string { return "" }
 	if cfg.Volumes != nil {
-		root = cfg.Volumes.Root
+		root, socket = cfg.Volumes.Root, cfg.Volumes.Socket
 	}
 	mtu := func(ctx context.Context) (int, error) {
 		u, err := link(ctx)
 		return u.MTU, err
 	}
-	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Root: root})
+	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Root: root, Socket: socket, Program: program})
 	return nil
 }
 

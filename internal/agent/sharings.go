@@ -298,14 +298,22 @@ func (a *Agent) missingRemote(claim api.VolumeClaim, cluster string) string {
 	return where + "and is being attached"
 }
 
-// dirOf is where members of a cluster find a volume on this host, "" where it can't be.
-func (a *Agent) dirOf(claim api.VolumeClaim, cluster string) string {
-	switch {
-	case claim.Node == a.cfg.Node.Name && a.cfg.Volumes != nil:
-		return a.cfg.Volumes.Dir(claim.UID, cluster)
-	case claim.Node != a.cfg.Node.Name && a.cfg.Sharer != nil:
-		return a.cfg.Sharer.Dir(claim.UID, cluster)
+// placeOf is where members of a cluster find a volume on this host: a directory, or the socket of a block volume. It is "" where it can't be.
+func (a *Agent) placeOf(claim api.VolumeClaim, cluster string) string {
+	var at interface {
+		Dir(uid, clusterUID string) string
+		Socket(uid, clusterUID string) string
+	}
+	switch here := claim.Node == a.cfg.Node.Name; {
+	case here && a.cfg.Volumes != nil:
+		at = a.cfg.Volumes
+	case !here && a.cfg.Sharer != nil:
+		at = a.cfg.Sharer
 	default:
 		return ""
 	}
+	if claim.Block {
+		return at.Socket(claim.UID, cluster)
+	}
+	return at.Dir(claim.UID, cluster)
 }

@@ -323,17 +323,21 @@ func (a *Agent) missing(claim api.VolumeClaim, cluster string) string {
 
 // placeVolumes fills in where on this host a member finds its home and its volumes.
 func (a *Agent) placeVolumes(w *agentstream.Member) {
-	w.Mounts = nil
+	w.Mounts, w.Disks = nil, nil
 	for _, claim := range w.Assignment.Volumes {
-		dir := a.dirOf(claim, w.Assignment.ClusterUID)
-		if claim.Detaching || dir == "" {
+		place := a.placeOf(claim, w.Assignment.ClusterUID)
+		if claim.Detaching || place == "" {
 			continue // it is not started: see volumesReady
 		}
-		if path.Clean(claim.Path) == homePath {
-			w.HomeDir = dir
+		if claim.Block {
+			w.Disks = append(w.Disks, driver.Disk{Name: claim.Name, Socket: place, ReadOnly: claim.ReadOnly})
 			continue
 		}
-		w.Mounts = append(w.Mounts, driver.Mount{Source: dir, Path: claim.Path, ReadOnly: claim.ReadOnly})
+		if path.Clean(claim.Path) == homePath {
+			w.HomeDir = place
+			continue
+		}
+		w.Mounts = append(w.Mounts, driver.Mount{Source: place, Path: claim.Path, ReadOnly: claim.ReadOnly})
 	}
 }
 

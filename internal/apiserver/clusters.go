@@ -145,6 +145,8 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 		return api.Cluster{}, fail(codeUnknownVolume, "%v", err)
 	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess) || errors.Is(err, state.ErrOwned):
 		return api.Cluster{}, fail(codeVolumeInUse, "%v", err)
+	case errors.Is(err, state.ErrOneMachine):
+		return api.Cluster{}, fail(codeCantAttach, "%v", err)
 	case errors.Is(err, state.ErrImporting):
 		return api.Cluster{}, fail(codeVolumeImporting, "%v", err)
 	case errors.Is(err, state.ErrExists):

@@ -204,6 +204,11 @@ var (
 		"Members have their home until they end, only containers take volumes while they run, and members reach volumes on their own node; `detail` has the reason.",
 		"Create a cluster with the volume, or attach it in another way.",
 	}
+	codeVolumeIsBlock = Code{
+		"volume_is_block", http.StatusConflict, "The volume is a block device",
+		"Only the machine that has a block volume knows what is on it: it has no files that a backup could be made of.",
+		"Keep its state in a snapshot, or copy it from within the machine.",
+	}
 	codeNotAttached = Code{
 		"volume_not_attached", http.StatusNotFound, "The cluster does not have the volume",
 		"The cluster has no volume of this name attached.", "Show the cluster and correct the name.",
@@ -467,7 +472,7 @@ func codeTable() []Code {
 	return append([]Code{
 		codeMalformed, codeParameter, codeUnauthorized, codeForbidden, codeNodeUnknown, codeNodePending, codeCertificateEnded, codeNodeTaken, codeNoPath, codeNoCluster, codeNoTrace, codeNoMember, codeNoJob, codeNoNode,
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
-		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeCantAttach, codeNotAttached, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeVolumeImporting, codeVolumeNotImporting, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
+		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeCantAttach, codeVolumeIsBlock, codeNotAttached, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeVolumeImporting, codeVolumeNotImporting, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
 		codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
 		codeCantExtend, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,

@@ -63,7 +63,12 @@ func (s *Server) updateIntent(ctx context.Context, c *state.Cluster, change func
 		if in.DeleteRequestedAt != nil {
 			return deleting(shownName(who(ctx), in.Name))
 		}
-		return change(in)
+		view := s.cfg.Reader.View()
+		disks := disksOf(view, in)
+		if err := change(in); err != nil {
+			return err
+		}
+		return keepsDisks(disks, disksOf(view, in), &in.Spec)
 	})
 	if errors.Is(err, state.ErrNotFound) {
 		if err := s.seenGone(ctx, c); err != nil {

@@ -116,7 +116,7 @@ func (s *Server) registerClusters() {
 		"Stores the request and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
 			"Give either `groups`, or the fields of one group at the top level.",
 		http.StatusCreated, s.createCluster,
-		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownVolume, codeVolumeInUse, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists, codeNoProject,
+		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists, codeNoProject,
 			codeOverQuota)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
@@ -150,7 +150,7 @@ func (s *Server) registerLife() {
 		"Gives a group a size, or removes members by name. The remaining members keep name, rank and address, and keep running. The same size again "+
 			"changes nothing.",
 		http.StatusOK, s.scaleCluster,
-		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace)...)
+		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace, codeCantAttach)...)
 	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
 		"Members keep their resources; usage and time limit keep counting. Repeating the request is not an error.",
 		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)

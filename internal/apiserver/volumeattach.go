@@ -106,6 +106,8 @@ func volumesFailure(err error) error {
 	case errors.As(err, &still):
 		return fail(codeCantAttach, "volume %q is still being detached from the cluster, which has it %s; wait until that is done, or attach it in that way",
 			still.Volume.Name, howAttached(still.Volume))
+	case errors.Is(err, state.ErrOneMachine):
+		return fail(codeCantAttach, "%v", err)
 	case errors.Is(err, state.ErrNoVolume):
 		return fail(codeUnknownVolume, "%v", err)
 	case errors.Is(err, state.ErrInUse) || errors.Is(err, state.ErrAccess):

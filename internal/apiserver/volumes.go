@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -161,7 +160,7 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	seen := plan.Show(now, in.UID)
 	out := api.VolumeStatus{
 		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home, Cluster: ownerOf(p, in),
-		Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
+		Kind: cmp.Or(in.Kind, api.VolumeFiles), Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
 		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Undecided: seen.Undecided, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
 		CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt, PurgeAt: in.PurgeAt,
 	}
@@ -252,7 +251,7 @@ func (s *Server) createVolume(ctx context.Context, in *rawBody) (*created[api.Vo
 	}
 	v := api.VolumeIntent{
 		Name: tenancy.FullName(project, req.Name), UID: newID(uidLetters), Project: project, User: userOf(ctx), SizeBytes: int64(req.Size), MaxFiles: req.Files,
-		Access: cmp.Or(req.Access, api.VolumeOneWriter), Node: req.Node, Retention: api.DefaultVolumeRetention, CreatedAt: s.cfg.Now().UTC(),
+		Access: cmp.Or(req.Access, api.VolumeOneWriter), Node: req.Node, Kind: req.Kind, Retention: api.DefaultVolumeRetention, CreatedAt: s.cfg.Now().UTC(),
 	}
 	if req.Retention != nil {
 		v.Retention = *req.Retention
@@ -271,7 +270,10 @@ func (s *Server) createVolume(ctx context.Context, in *rawBody) (*created[api.Vo
 	case req.FromBackup:
 		v.Origin = &api.VolumeOrigin{Upload: true}
 	}
-	v.MaxFiles = cmp.Or(v.MaxFiles, filesFor(v.SizeBytes))
+	if v.Kind != api.VolumeBlock {
+		v.Kind = ""
+		v.MaxFiles = cmp.Or(v.MaxFiles, filesFor(v.SizeBytes))
+	}
 	revision, err := s.storeVolume(ctx, view, &v)
 	if err != nil {
 		return nil, err
@@ -298,43 +300,6 @@ func (s *Server) storeVolume(ctx context.Context, view *state.View, v *api.Volum
 
 // filesFor is how many files a volume of a size holds, unless its user says otherwise.
 func filesFor(size int64) int64 { return size / api.VolumeBytesPerFile }
-
-// beginAs makes a new volume a clone of a snapshot, or of what another volume holds.
-func beginAs(view *state.View, v *api.VolumeIntent, from string, src *manifest.Source) error {
-	name, snapshot := manifest.CutVolumeSnapshot(from)
-	origin := view.VolumeNamed(tenancy.FullName(v.Project, name))
-	switch {
-	case origin == nil:
-		return noVolume(name)
-	case origin.Intent.DeleteRequestedAt != nil:
-		return fail(codeVolumeDeleted, "volume %q was deleted; bring it back first: nearmetal volume undelete %s", name, name)
-	case origin.Importing():
-		return noContentYet(name)
-	}
-	v.Origin = &api.VolumeOrigin{VolumeUID: origin.Intent.UID, SnapshotUID: api.CloneSnapshotUID(v.UID)}
-	if snapshot != "" {
-		i := slices.IndexFunc(origin.Intent.Snapshots, func(s api.VolumeSnapshotIntent) bool { return s.Name == snapshot })
-		if i < 0 {
-			return noVolumeSnapshot(name, snapshot)
-		}
-		v.Origin.SnapshotUID = origin.Intent.Snapshots[i].UID
-	}
-	least := origin.Intent.SizeBytes
-	if v.SizeBytes == 0 {
-		v.SizeBytes = least
-	}
-	v.MaxFiles = cmp.Or(v.MaxFiles, max(origin.Intent.MaxFiles, filesFor(v.SizeBytes)))
-	wrong := func(at, value, format string, args ...any) error {
-		return failFields(codeInvalidRequest, api.FieldProblem{Location: at, Line: src.Line(at), Value: value, Message: fmt.Sprintf(format, args...)})
-	}
-	switch node := origin.Node(); {
-	case v.SizeBytes < least:
-		return wrong("size", api.Bytes(v.SizeBytes).String(), "%s is less than the %s of volume %q, which it begins as", api.Bytes(v.SizeBytes), api.Bytes(least), name)
-	case v.Node != "" && node != "" && v.Node != node:
-		return wrong("node", v.Node, "a clone lies on the node of its origin: volume %q is on node %s; omit the node", name, node)
-	}
-	return nil
-}
 
 // volumeIsNew refuses a volume whose name is taken, or that would be one too many.
 func volumeIsNew(view *state.View, project, name string, now time.Time) error {
@@ -415,13 +380,16 @@ func (s *Server) changeVolume(ctx context.Context, in *volumeBody) (*body[api.Vo
 	}
 	view := s.cfg.Reader.View()
 	found := s.found(view)(v.Intent.UID)
+	if err := changesKind(&v.Intent, change); err != nil {
+		return nil, err
+	}
 	return s.writeVolume(ctx, v, func(next *api.VolumeIntent, others []api.VolumeIntent) error {
 		was, has := next.SizeBytes, situation.UsedStorage([]api.VolumeIntent{*next}, s.found(view))
 		if change.Size != nil {
 			if err := tooFull(found, *change.Size); err != nil {
 				return err
 			}
-			if next.MaxFiles == filesFor(was) { // nobody said otherwise
+			if next.Kind != api.VolumeBlock && next.MaxFiles == filesFor(was) { // nobody said otherwise
 				next.MaxFiles = filesFor(int64(*change.Size))
 			}
 			next.SizeBytes = int64(*change.Size)

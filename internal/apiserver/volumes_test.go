@@ -33,7 +33,7 @@ func TestAVolumeBelongsToItsProjectAndIsUnknownToOthers(t *testing.T) {
 	ann, eve, vic := s.ClientAs("ann", "default", api.RoleMember), s.ClientAs("eve", "lab", api.RoleMember), s.ClientAs("vic", "default", api.RoleViewer)
 	made := makeVolume(t, ann, api.VolumeRequest{Name: "data", Size: 10 * gib})
 	want := api.VolumeStatus{
-		Name: "data", UID: made.UID, Project: "default", User: "ann", Size: 10 * gib, Files: 10 * gib / api.VolumeBytesPerFile, Access: api.VolumeOneWriter,
+		Name: "data", UID: made.UID, Project: "default", User: "ann", Kind: api.VolumeFiles, Size: 10 * gib, Files: 10 * gib / api.VolumeBytesPerFile, Access: api.VolumeOneWriter,
 		Retention: api.DefaultVolumeRetention, Phase: api.VolumePending, Message: "no node can keep volumes now: node n1 has no pool for volumes",
 		Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{}, CreatedAt: made.CreatedAt,
 	}

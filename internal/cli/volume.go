@@ -18,8 +18,8 @@ func (a *app) volumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "volume", Aliases: []string{"vol"}, Short: "Create, show, attach, resize, snapshot, back up and delete volumes", Args: cobra.ArbitraryArgs, RunE: needCommand,
 	}
-	cmd.Long = cmd.Short + `. A volume is a file system of a bounded size on the disk of one node. It belongs to a project and
-outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume or as a backup.
+	cmd.Long = cmd.Short + `. A volume is a file system of a bounded size on the disk of one node, or a block device, which is the
+disk of one virtual machine. It belongs to a project and outlives clusters. It can be resized, has snapshots, and can begin as a snapshot of another volume or as a backup.
 
   one-writer     one cluster writes, others may read at the same time
   many-readers   all clusters read, and none writes
@@ -49,10 +49,10 @@ func (a *app) volumeList() *cobra.Command {
 		}
 		return out.print(a.Streams.Out, all, func(w io.Writer) {
 			projects := severalProjects(all, func(v api.VolumeStatus) string { return v.Project })
-			t := newTable(w, projects.row("NAME", "PROJECT", "SIZE", "USED", "FILES", "ACCESS", "PHASE", "NODE", "ATTACHED")...)
+			t := newTable(w, projects.row("NAME", "PROJECT", "KIND", "SIZE", "USED", "FILES", "ACCESS", "PHASE", "NODE", "ATTACHED")...)
 			for i := range all {
 				v := &all[i]
-				t.row(projects.row(v.Name, v.Project, volumeBytes(v.Size), usedText(v), filesText(v), string(v.Access), string(v.Phase), v.Node,
+				t.row(projects.row(v.Name, v.Project, string(v.Kind), volumeBytes(v.Size), usedText(v), filesText(v), string(v.Access), string(v.Phase), v.Node,
 					strings.Join(attachedTo(v), ","))...)
 			}
 			t.flush()
@@ -73,7 +73,7 @@ func usedText(v *api.VolumeStatus) string {
 
 // filesText is how many files a volume holds.
 func filesText(v *api.VolumeStatus) string {
-	if v.UsedFiles == nil {
+	if v.UsedFiles == nil || v.Kind == api.VolumeBlock {
 		return "-"
 	}
 	return strconv.FormatInt(*v.UsedFiles, 10)
@@ -119,8 +119,11 @@ func (a *app) volumeShow() *cobra.Command {
 }
 
 func (a *app) printVolume(w io.Writer, v *api.VolumeStatus) {
-	files := strconv.FormatInt(v.Files, 10)
-	if v.UsedFiles != nil {
+	files := ""
+	if v.Kind != api.VolumeBlock {
+		files = strconv.FormatInt(v.Files, 10)
+	}
+	if files != "" && v.UsedFiles != nil {
 		files = strconv.FormatInt(*v.UsedFiles, 10) + " of " + files
 	}
 	size := volumeBytes(v.Size)
@@ -138,7 +141,7 @@ func (a *app) printVolume(w io.Writer, v *api.VolumeStatus) {
 	if v.PurgeAt != nil {
 		purge = v.PurgeAt.UTC().Format(time.RFC3339)
 	}
-	fields(w, "Name", v.Name, "UID", v.UID, "Project", otherProject(v.Project), "Home", owner, "Phase", string(v.Phase), "Message", v.Message,
+	fields(w, "Name", v.Name, "UID", v.UID, "Project", otherProject(v.Project), "Home", owner, "Phase", string(v.Phase), "Message", v.Message, "Kind", string(v.Kind),
 		"Size", size, "Used", usedText(v), "Files", files, "Access", string(v.Access), "Node", v.Node, "Wanted node", v.WantedNode, "From", fromText(v), "Import", importText(v.Import),
 		"Attached to", strings.Join(attachedTo(v), ", "), "Restore", restoreText(v.Restore), "Retention", v.Retention.String(), "Purged at", purge,
 		"Created", a.age(v.CreatedAt)+" ago")

@@ -28,12 +28,14 @@ func (f *volumeWait) add(flags *pflag.FlagSet, what string) {
 
 func (a *app) volumeCreate() *cobra.Command {
 	var req api.VolumeRequest
-	var size, retention, access, backup string
+	var size, retention, access, backup, kind string
 	var wait volumeWait
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a volume of a project, and wait until it is ready", Args: oneArg("volume"),
 		Long: `Create a volume of a project, and wait until it is ready. It lies on the node with most room, unless --node names another. --from makes it a
 clone of a snapshot, or of what another volume holds now; a clone lies on the node of its origin.
+
+--kind block makes it a disk for one virtual machine at a time, which finds it at /dev/disk/by-id/virtio-NAME and makes a file system there itself.
 
 --from-backup sends the file that 'nearmetal volume backup' wrote, of this site or of another; - is standard input, which needs --size. The volume is
 there when its node has read the backup whole. A backup that is cut, damaged, or does not fit is refused, and nothing is left. If the connection breaks
@@ -43,11 +45,13 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 		Example: `  nearmetal volume create data --size 10GiB
   nearmetal volume create shared --size 100GiB --access shared --node n1
   nearmetal volume create experiment --from data@monday
+  nearmetal volume create scratch --size 50GiB --kind block
   nearmetal volume create data2 --from-backup data.tar.zst`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&size, "size", "", "bound of what it holds, like 10GiB (default of a clone: that of its origin; of a backup: that of the volume that was backed up)")
 	flags.Int64Var(&req.Files, "files", 0, "bound of its files and directories (default: one for each 16KiB of its size)")
+	flags.StringVar(&kind, "kind", "", "files, a file system, or block, a disk of a virtual machine (default: files; of a clone: that of its origin)")
 	flags.StringVar(&access, "access", "", "one-writer, many-readers or shared (default: one-writer)")
 	flags.StringVar(&req.Node, "node", "", "node that it is to lie on (default: the one with most room)")
 	flags.StringVar(&retention, "retention", "", "how long it is kept after its deletion, like 24h or 7d; 0 for not at all (default: 1d)")
@@ -58,12 +62,13 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 	_ = cmd.RegisterFlagCompletionFunc("project", a.completeProjects)
 	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNodes(1))
 	_ = cmd.RegisterFlagCompletionFunc("access", cobra.FixedCompletions(manifest.VolumeAccesses(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(manifest.VolumeKinds(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
 		return a.completeVolumeSnapshots(cmd, nil, text)
 	})
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		req.Name, req.Access = args[0], api.VolumeAccess(access)
+		req.Name, req.Access, req.Kind = args[0], api.VolumeAccess(access), api.VolumeKind(kind)
 		change, err := volumeFlags(flags, size, access, retention)
 		if err != nil {
 			return err

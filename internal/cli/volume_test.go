@@ -13,7 +13,7 @@ import (
 func dataVolume(change ...func(*api.VolumeStatus)) api.VolumeStatus {
 	used, files := api.Bytes(1<<30), int64(3)
 	v := api.VolumeStatus{
-		Name: "data", UID: "vvvvvvvvvvvv", Project: "default", Size: 10 << 30, Files: 655360, Access: api.VolumeOneWriter, Retention: api.DefaultVolumeRetention,
+		Name: "data", UID: "vvvvvvvvvvvv", Project: "default", Kind: api.VolumeFiles, Size: 10 << 30, Files: 655360, Access: api.VolumeOneWriter, Retention: api.DefaultVolumeRetention,
 		Phase: api.VolumeReady, Node: "n1", Held: 10 << 30, Used: &used, UsedFiles: &files, Clusters: []api.VolumeCluster{{Cluster: "c1", ReadOnly: true}},
 		Snapshots: []api.VolumeSnapshot{{Name: "monday", Ready: true, Bytes: 512 << 20, CreatedAt: t0}}, CreatedAt: t0,
 	}
@@ -35,13 +35,13 @@ func creating(v *api.VolumeStatus) {
 
 func TestVolumesAreListedAndShown(t *testing.T) {
 	f := newFake(t)
-	data, lab := dataVolume(), dataVolume(pending, func(v *api.VolumeStatus) { v.Name, v.Project, v.Clusters = "big", "lab", nil })
+	data, lab := dataVolume(), dataVolume(pending, func(v *api.VolumeStatus) { v.Name, v.Project, v.Clusters, v.Kind = "big", "lab", nil, api.VolumeBlock })
 	f.fixed("GET /v1/volumes", api.List[api.VolumeStatus]{Items: []api.VolumeStatus{data, lab}})
 	f.fixed("GET /v1/volumes/data", data)
 	f.fixed("GET /v1/volumes/data/snapshots", api.List[api.VolumeSnapshot]{Items: data.Snapshots})
 	f.fixed("GET /v1/whoami", api.Identity{User: "ada", Role: api.RoleAdmin, Project: "default"})
-	has(t, f.shell().run(t, "volume", "list"), 0, "NAME  PROJECT  SIZE   USED  FILES  ACCESS      PHASE    NODE  ATTACHED\n",
-		"data  default  10GiB  1GiB  3      one-writer  ready    n1    c1 (read-only)\n", "big   lab      10GiB  -     -      one-writer  pending  -     -\n")
+	has(t, f.shell().run(t, "volume", "list"), 0, "NAME  PROJECT  KIND   SIZE   USED  FILES  ACCESS      PHASE    NODE  ATTACHED\n",
+		"data  default  files  10GiB  1GiB  3      one-writer  ready    n1    c1 (read-only)\n", "big   lab      block  10GiB  -     -      one-writer  pending  -     -\n")
 	home := dataVolume(func(v *api.VolumeStatus) { v.Name, v.Home, v.User, v.Cluster = "clusterhome-u1", true, "ada", "c1" })
 	f.fixed("GET /v1/volumes/clusterhome-u1", home)
 	has(t, f.shell().run(t, "volume", "show", "clusterhome-u1"), 0, "Home:         of cluster c1, deleted with it\n", "Attached to:  c1 (read-only)\n")

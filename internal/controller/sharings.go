@@ -99,7 +99,7 @@ func (x *crossing) addShare(claim *api.VolumeClaim) {
 	shares := x.serves[claim.Node]
 	i := slices.IndexFunc(shares, func(s volume.Share) bool { return s.UID == claim.UID })
 	if i < 0 {
-		x.serves[claim.Node] = append(shares, volume.Share{UID: claim.UID, ReadOnly: claim.ReadOnly})
+		x.serves[claim.Node] = append(shares, volume.Share{UID: claim.UID, ReadOnly: claim.ReadOnly, Block: claim.Block})
 		return
 	}
 	shares[i].ReadOnly = shares[i].ReadOnly && claim.ReadOnly
@@ -239,7 +239,7 @@ func (x *crossing) reaches(node string, at map[string]netip.Addr, states map[str
 		}
 		s := states[server]
 		for _, share := range x.serves[server] {
-			r := volume.Remote{UID: share.UID, Server: at[server], ReadOnly: share.ReadOnly}
+			r := volume.Remote{UID: share.UID, Server: at[server], ReadOnly: share.ReadOnly, Block: share.Block}
 			switch {
 			case x.toldBefore(node, r):
 			case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, at[node]):

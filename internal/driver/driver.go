@@ -37,6 +37,8 @@ type Member struct {
 	HomeDir string `json:"home_dir"`
 	// Mounts are further host directories that the member has: its volumes.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// Disks are block volumes that the member's machine has as disks.
+	Disks []Disk `json:"disks,omitempty"`
 	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
 	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`
@@ -51,6 +53,16 @@ type Member struct {
 type Mount struct {
 	Source   string `json:"source"`
 	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Disk is a block volume that a member's machine has.
+type Disk struct {
+	// Name is the serial number by which the machine knows the disk, of which it sees the first 20 characters.
+	Name string `json:"name"`
+	// Socket is a Unix socket of the host, at which the disk is served by NBD to the first of the cluster's user IDs. What serves it may start anew, at
+	// a socket of the same name in the same directory.
+	Socket   string `json:"socket"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 }
 

@@ -62,9 +62,14 @@ func Movable(spec api.ClusterSpec, a *api.Assignment, offline bool) string {
 	}
 }
 
-// staysRunning returns why a member can't move while it runs, by what its ports are on, or "". The driver of virtual machines has the same rules.
+// staysRunning returns why a member can't move while it runs, by what its ports are on and what volumes it has, or "". The driver of virtual machines has the same rules.
 func staysRunning(a *api.Assignment) string {
 	const instead = "; move it offline (--offline)"
+	for _, v := range a.Volumes {
+		if v.Block {
+			return fmt.Sprintf("it has the block volume %q, which one machine at a time has", v.Name) + instead
+		}
+	}
 	for i := range a.Ports {
 		switch p := &a.Ports[i]; {
 		case !p.OnFunction(a.Whole):

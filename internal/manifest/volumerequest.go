@@ -28,6 +28,9 @@ func VolumeAccesses() []string {
 	return []string{string(api.VolumeOneWriter), string(api.VolumeManyReaders), string(api.VolumeShared)}
 }
 
+// VolumeKinds returns all kinds of volumes.
+func VolumeKinds() []string { return []string{string(api.VolumeFiles), string(api.VolumeBlock)} }
+
 // CheckVolume refuses a request for a volume that no site could have. The error is an *Invalid.
 func CheckVolume(req api.VolumeRequest, src *Source) error {
 	n := normalizer{src: src}
@@ -52,6 +55,9 @@ func CheckVolume(req api.VolumeRequest, src *Source) error {
 	}
 	if req.Files != 0 {
 		n.volumeFiles("files", req.Files)
+	}
+	if req.Kind != "" || src.Has("kind") {
+		n.volumeKind(req)
 	}
 	if req.Access != "" || src.Has("access") {
 		n.volumeAccess("access", req.Access)
@@ -111,6 +117,21 @@ func (n *normalizer) volumeSize(path string, size api.Bytes) {
 func (n *normalizer) volumeFiles(path string, files int64) {
 	if files < MinVolumeFiles || files > MaxVolumeFiles {
 		n.add(path, strconv.FormatInt(files, 10), "%d is not a number of files of a volume; give %d to %d", files, MinVolumeFiles, int64(MaxVolumeFiles))
+	}
+}
+
+// volumeKind checks the kind of a volume, and what goes with it.
+func (n *normalizer) volumeKind(req api.VolumeRequest) {
+	switch {
+	case req.Kind != api.VolumeFiles && req.Kind != api.VolumeBlock:
+		n.add("kind", string(req.Kind), "%q is no kind of volume; give %s", req.Kind, strings.Join(VolumeKinds(), ", "))
+	case req.Kind == api.VolumeFiles:
+	case req.Files != 0:
+		n.add("files", strconv.FormatInt(req.Files, 10), "conflicts with the kind %q, which has no files of ours; omit one of them", req.Kind)
+	case req.Access == api.VolumeShared:
+		n.add("access", string(req.Access), "conflicts with the kind %q: machines would overwrite what others have in memory", req.Kind)
+	case req.FromBackup:
+		n.add("from_backup", "", "conflicts with the kind %q; a backup has files", req.Kind)
 	}
 }
 

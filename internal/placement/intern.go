@@ -71,14 +71,14 @@ type platform struct {
 	// trunkMTU is the MTU of the trunk in bytes, 0 on a node that carries no VLANs.
 	trunkMTU int
 	alone    bool
-	// reachesVolumes: members there can have volumes that other nodes serve.
-	reachesVolumes bool
+	// reachesVolumes: members there can have volumes that other nodes serve; reachesBlocks: block volumes.
+	reachesVolumes, reachesBlocks bool
 	// connected are the cells that the node is in, without the switches.
 	connected []api.NodePlace
 }
 
 func newPlatform(rec api.NodeRecord) platform {
-	p := platform{environments: map[string][]api.Stack{}, underlayMTU: rec.UnderlayMTU, alone: rec.Underlay == "", reachesVolumes: reachProblem(&rec) == ""}
+	p := platform{environments: map[string][]api.Stack{}, underlayMTU: rec.UnderlayMTU, alone: rec.Underlay == "", reachesVolumes: reachProblem(&rec, false) == "", reachesBlocks: reachProblem(&rec, true) == ""}
 	if rec.Trunk.Usable() {
 		p.trunkMTU = rec.Trunk.MTU
 	}
@@ -127,7 +127,7 @@ func platformKey(rec api.NodeRecord) string {
 	if rec.Trunk.Usable() {
 		trunkMTU = rec.Trunk.MTU
 	}
-	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, reachProblem(&rec) == "")}
+	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -15,8 +16,8 @@ type volumeNodes struct {
 	// home and other are the nodes where they lie, -1 for no node; served tells that others reach what lies there.
 	home, other             int32
 	homeServed, otherServed bool
-	// reach tells by platform whether a node reaches what others serve.
-	reach []bool
+	// homeReach and otherReach tell by platform whether a node reaches what lies there.
+	homeReach, otherReach []bool
 }
 
 func (v *View) volumeNodes(p api.VolumePlace) volumeNodes {
@@ -29,7 +30,13 @@ func (v *View) volumeNodes(p api.VolumePlace) volumeNodes {
 		n.other = v.nodeHere(p.OtherNode)
 	}
 	n.nowhere = p.Unplaced != "" || n.home < 0 || p.Other != "" && n.other < 0
-	n.reach = v.platforms.matching(func(p platform) bool { return p.reachesVolumes })
+	reach := func(block bool) []bool {
+		return v.platforms.matching(func(p platform) bool { return block && p.reachesBlocks || !block && p.reachesVolumes })
+	}
+	n.homeReach = reach(p.Block)
+	if p.Other != "" {
+		n.otherReach = reach(p.OtherBlock)
+	}
 	return n
 }
 
@@ -46,9 +53,10 @@ func (n *volumeNodes) has(id int32, r *row) bool {
 	if !n.wanted {
 		return true
 	}
-	reaches := r.platform >= 0 && n.reach[r.platform] // a node that is not there has none
-	at := func(node int32, served bool) bool { return id == node || served && reaches }
-	return !n.nowhere && at(n.home, n.homeServed) && (n.other < 0 || at(n.other, n.otherServed))
+	at := func(node int32, served bool, reach []bool) bool {
+		return id == node || served && r.platform >= 0 && reach[r.platform] // a node that is not there has no platform
+	}
+	return !n.nowhere && at(n.home, n.homeServed, n.homeReach) && (n.other < 0 || at(n.other, n.otherServed, n.otherReach))
 }
 
 // allAtVolumes puts a whole group where its volumes lie, if there is room: nil where there is not, or where they lie on several nodes.
@@ -101,13 +109,16 @@ func (v *View) hasVolumes(id int32, p api.VolumePlace) bool {
 
 // unreachable is why the volumes of a group are not reached from a node where they don't lie, "" where they are.
 func (v *View) unreachable(id int32, p api.VolumePlace) string {
-	for _, at := range []struct{ node, problem string }{{p.Node, p.Problem}, {p.OtherNode, p.OtherProblem}} {
+	for _, at := range []struct {
+		node, problem string
+		block         bool
+	}{{p.Node, p.Problem, p.Block}, {p.OtherNode, p.OtherProblem, p.OtherBlock}} {
 		switch {
 		case at.node == "" || at.node == v.nodes[id].record.Name:
 		case at.problem != "":
 			return fmt.Sprintf("node %s does not serve it: %s", at.node, at.problem)
 		default:
-			if why := reachProblem(&v.nodes[id].record); why != "" {
+			if why := reachProblem(&v.nodes[id].record, at.block); why != "" {
 				return fmt.Sprintf("node %s can't reach it: %s", v.nodes[id].record.Name, why)
 			}
 		}
@@ -115,12 +126,18 @@ func (v *View) unreachable(id int32, p api.VolumePlace) string {
 	return ""
 }
 
-// reachProblem is why members of a node can't have volumes of other nodes, "" where they can.
-func reachProblem(record *api.NodeRecord) string {
-	if record.VolumeSharing == nil {
+// reachProblem is why members of a node can't have volumes of other nodes, or block volumes, "" where they can.
+func reachProblem(record *api.NodeRecord, block bool) string {
+	switch sharing := record.VolumeSharing; {
+	case sharing == nil:
 		return "its agent reaches no volumes of other nodes"
+	case block && sharing.Blocks:
+		return ""
+	case block:
+		return cmp.Or(sharing.ReachProblem, "its agent reaches no block volumes of other nodes")
+	default:
+		return sharing.ReachProblem
 	}
-	return record.VolumeSharing.ReachProblem
 }
 
 // aboutVolumes tells what the group's volumes have to do with it.

@@ -17,7 +17,7 @@ func VolumeClaims(view *state.View, intent *api.ClusterIntent) (claims []api.Vol
 			continue
 		}
 		claims = append(claims, api.VolumeClaim{
-			UID: v.UID(), Name: asked.Name, Path: asked.MountPath(), ReadOnly: asked.ReadOnly, Node: v.Record.Node,
+			UID: v.UID(), Name: asked.Name, Path: asked.MountPath(), ReadOnly: asked.ReadOnly, Block: v.Intent.Kind == api.VolumeBlock, Node: v.Record.Node,
 		})
 	}
 	return claims, unplaced

@@ -10,7 +10,7 @@ import (
 
 // volumePlace returns where the volumes of a cluster lie, given what finds a volume by its full name, and what tells of a node how it is and why it
 // serves no volumes to others.
-func volumePlace(find func(name string) *state.Volume, of func(node string) (phase api.NodePhase, unserved string), intent *api.ClusterIntent) api.VolumePlace {
+func volumePlace(find func(name string) *state.Volume, of func(node string, block bool) (phase api.NodePhase, unserved string), intent *api.ClusterIntent) api.VolumePlace {
 	var place api.VolumePlace
 	for _, asked := range api.VolumesOf(intent) {
 		v := find(state.VolumeName(intent.Project, asked.Name))
@@ -22,55 +22,68 @@ func volumePlace(find func(name string) *state.Volume, of func(node string) (pha
 		case v.Record == nil:
 			place.Unplaced, place.Why = asked.Name, "has no node yet"
 		default:
-			phase, unserved := of(v.Record.Node)
-			addNode(&place, asked.Name, v.Record.Node, phase, unserved)
+			block := v.Intent.Kind == api.VolumeBlock
+			phase, unserved := of(v.Record.Node, block)
+			addNode(&place, lies{asked.Name, v.Record.Node, unserved, block}, phase)
 		}
 	}
 	return place
 }
 
-// addNode adds a volume that lies on a node.
-func addNode(place *api.VolumePlace, volume, node string, phase api.NodePhase, problem string) {
-	if problem == "" && phase != api.NodeReady && place.Unplaced == "" {
-		place.Unplaced, place.Why, place.Away = volume, "lies on node "+node+", which is "+cmp.Or(string(phase), "not there"), true
+// lies is a volume on a node. problem is why that does not serve it to others.
+type lies struct {
+	volume, node, problem string
+	block                 bool
+}
+
+// addNode adds a volume that lies on a node. Of several on one node, it is that which fewer nodes can have.
+func addNode(place *api.VolumePlace, v lies, phase api.NodePhase) {
+	if v.problem == "" && phase != api.NodeReady && place.Unplaced == "" {
+		place.Unplaced, place.Why, place.Away = v.volume, "lies on node "+v.node+", which is "+cmp.Or(string(phase), "not there"), true
 	}
 	switch {
-	case place.Node == "":
-		place.Volume, place.Node, place.Problem = volume, node, problem
-	case node == place.Node || node == place.OtherNode:
+	case place.Node == "" || v.node == place.Node && place.Block && !v.block:
+		place.Volume, place.Node, place.Problem, place.Block = v.volume, v.node, v.problem, v.block
+	case v.node == place.OtherNode && place.OtherBlock && !v.block:
+		place.Other, place.OtherNode, place.OtherProblem, place.OtherBlock = v.volume, v.node, v.problem, v.block
+	case v.node == place.Node || v.node == place.OtherNode:
 	case place.Other == "":
-		place.Other, place.OtherNode, place.OtherProblem = volume, node, problem
-	case problem != "" && place.Problem == "":
-		place.Volume, place.Node, place.Problem = volume, node, problem
-	case problem != "" && place.OtherProblem == "":
-		place.Other, place.OtherNode, place.OtherProblem = volume, node, problem
+		place.Other, place.OtherNode, place.OtherProblem, place.OtherBlock = v.volume, v.node, v.problem, v.block
+	case v.problem != "" && place.Problem == "":
+		place.Volume, place.Node, place.Problem, place.Block = v.volume, v.node, v.problem, v.block
+	case v.problem != "" && place.OtherProblem == "":
+		place.Other, place.OtherNode, place.OtherProblem, place.OtherBlock = v.volume, v.node, v.problem, v.block
 	}
 }
 
 // servesVolumes tells how a node is, and why it serves no volumes to others.
-func (s *Site) servesVolumes(node string) (api.NodePhase, string) {
-	return s.Nodes[node].Phase, unserved(s.View, s.Encrypted, node)
+func (s *Site) servesVolumes(node string, block bool) (api.NodePhase, string) {
+	return s.Nodes[node].Phase, unserved(s.View, s.Encrypted, node, block)
 }
 
-// unserved is why a node does not serve its volumes to others, "" where it does.
-func unserved(view *state.View, encrypted bool, node string) string {
+// unserved is why a node does not serve a volume of its own to others, "" where it does.
+func unserved(view *state.View, encrypted bool, node string, block bool) string {
 	record := view.Agent(node)
 	switch {
 	case encrypted:
 		return "the site encrypts its underlay, and volumes cross between nodes in clear text only"
 	case record == nil || record.VolumeSharing == nil:
 		return "its agent serves no volumes to other nodes"
+	case block && record.VolumeSharing.Blocks:
+		return ""
+	case block:
+		return cmp.Or(record.VolumeSharing.ServeProblem, "its agent serves no block volumes to other nodes")
 	default:
 		return record.VolumeSharing.ServeProblem
 	}
 }
 
-// VolumeReach is why members on a node can't have a volume that lies on another, "" where they can.
+// VolumeReach is why members on a node can't have a volume that lies on another, "" where they can. It is for volumes that are file systems.
 func VolumeReach(view *state.View, encrypted bool, volume, lies, member string) string {
 	if lies == member {
 		return ""
 	}
-	if why := unserved(view, encrypted, lies); why != "" {
+	if why := unserved(view, encrypted, lies, false); why != "" {
 		return fmt.Sprintf("volume %q lies on node %s, which does not serve it to others (%s)", volume, lies, why)
 	}
 	why := "its agent reaches no volumes of other nodes"

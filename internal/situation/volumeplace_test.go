@@ -18,13 +18,19 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 	}
 	deleted, purging := on("deleted", "n1"), on("purging", "n1")
 	deleted.Intent.DeleteRequestedAt, purging.Record.Purging = &noon, true
+	disk, farDisk := on("lab.disk", "n1"), on("lab.disk-far", "n2")
+	disk.Intent.Kind, farDisk.Intent.Kind = api.VolumeBlock, api.VolumeBlock
 	stored := map[string]*state.Volume{
 		"lab.home-ada": on("lab.home-ada", "n1"), "lab.a": on("lab.a", "n1"), "lab.far": on("lab.far", "n2"), "lab.farther": on("lab.farther", "n3"),
 		"lab.served": on("served", "served"), "lab.served-too": on("served-too", "served-too"), "lab.away": on("away", "away"),
+		"lab.disk": disk, "lab.disk-far": farDisk,
 		"lab.new": on("lab.new", ""), "lab.deleted": deleted, "lab.purging": purging, "foreign": on("foreign", "n1"),
 	}
 	const alone = "its kernel has no NFS server"
-	nodes := func(node string) (api.NodePhase, string) {
+	nodes := func(node string, block bool) (api.NodePhase, string) {
+		if block {
+			return api.NodeReady, ""
+		}
 		switch node {
 		case "served", "served-too":
 			return api.NodeReady, ""
@@ -57,6 +63,19 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 		"a node that serves, and is away": {
 			"", []string{"away"}, api.VolumePlace{Volume: "away", Node: "away", Unplaced: "away", Why: "lies on node away, which is down", Away: true},
 		},
+		"a block volume": {"", []string{"disk"}, api.VolumePlace{Volume: "disk", Node: "n1", Block: true}},
+		"a block volume beside the home on one node": {
+			api.HomeOfUser, []string{"disk"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone},
+		},
+		"a block volume before another volume on its node": {
+			"", []string{"disk", "a"}, api.VolumePlace{Volume: "a", Node: "n1", Problem: alone},
+		},
+		"a block volume elsewhere": {
+			api.HomeOfUser, []string{"disk-far"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone, Other: "disk-far", OtherNode: "n2", OtherBlock: true},
+		},
+		"another volume beside that": {
+			api.HomeOfUser, []string{"disk-far", "far"}, api.VolumePlace{Volume: "home-ada", Node: "n1", Problem: alone, Other: "far", OtherNode: "n2", OtherProblem: alone},
+		},
 		"a volume without a node":     {"", []string{"a", "new"}, api.VolumePlace{Volume: "a", Node: "n1", Problem: alone, Unplaced: "new", Why: "has no node yet"}},
 		"a deleted volume":            {"", []string{"deleted"}, api.VolumePlace{Unplaced: "deleted", Why: "is being deleted"}},
 		"a volume that is purged":     {"", []string{"purging"}, api.VolumePlace{Unplaced: "purging", Why: "is being deleted"}},
@@ -85,8 +104,20 @@ func TestVolumesAreServedByNodesThatCanAndSay(t *testing.T) {
 		"a node that is not there":    {false, "n9", "its agent serves no volumes to other nodes"},
 		"a site that encrypts":        {true, "n1", "the site encrypts its underlay, and volumes cross between nodes in clear text only"},
 	} {
-		if got := unserved(view, tc.encrypted, tc.node); got != tc.want {
+		if got := unserved(view, tc.encrypted, tc.node, false); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestBlockVolumesAreServedWithoutAnNFSServer(t *testing.T) {
+	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{ServeProblem: "no server", Blocks: true}},
+		api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no underlay"}}, api.NodeRecord{Name: "n3", VolumeSharing: &api.VolumeSharing{}})
+	for node, want := range map[string]string{
+		"n1": "", "n2": "no underlay", "n3": "its agent serves no block volumes to other nodes", "n9": "its agent serves no volumes to other nodes",
+	} {
+		if got := unserved(view, false, node, true); got != want {
+			t.Errorf("%s: %q, want %q", node, got, want)
 		}
 	}
 }

@@ -40,7 +40,9 @@ func boundPool(n *api.NodeRecord) {
 		n.VolumePool = &pool
 	}
 	if n.VolumeSharing != nil {
-		n.VolumeSharing = &api.VolumeSharing{ServeProblem: api.ShortMessage(n.VolumeSharing.ServeProblem), ReachProblem: api.ShortMessage(n.VolumeSharing.ReachProblem)}
+		sharing := *n.VolumeSharing
+		sharing.ServeProblem, sharing.ReachProblem = api.ShortMessage(sharing.ServeProblem), api.ShortMessage(sharing.ReachProblem)
+		n.VolumeSharing = &sharing
 	}
 }
 

@@ -43,6 +43,8 @@ var (
 	ErrPurging = errors.New("being purged")
 	// ErrAccess: a cluster asks to write to a volume that nobody may write to.
 	ErrAccess = errors.New("allows readers only")
+	// ErrOneMachine: a cluster asks for a block volume, and is not one virtual machine.
+	ErrOneMachine = errors.New("is a block volume")
 	// ErrOwned: the volume is the home of another cluster.
 	ErrOwned = errors.New("no other cluster can have it attached")
 	// ErrInUse: it can't go while something depends on it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
@@ -242,6 +243,9 @@ func (r *Repo) usesVolumes(ctx context.Context, in *api.ClusterIntent, asked []a
 		if err := ownedByOther(&v, in); err != nil {
 			return nil, nil, err
 		}
+		if err := bearable(&v, &in.Spec, a); err != nil {
+			return nil, nil, err
+		}
 		use, err := r.mayAttach(ctx, &v, in.Name, a.ReadOnly)
 		if err != nil {
 			return nil, nil, err
@@ -283,13 +287,36 @@ func (r *Repo) attachedTo(ctx context.Context, v *api.VolumeIntent) (writers, re
 	return writers, readers, store.Cond{Key: prefixVolumeUse + v.UID, Revision: mark.Revision}, nil
 }
 
+// bearable refuses with ErrOneMachine a block volume to a cluster that is not one virtual machine, or that asks for it as a directory.
+func bearable(v *api.VolumeIntent, spec *api.ClusterSpec, a api.VolumeAttachment) error {
+	if v.Kind != api.VolumeBlock {
+		return nil
+	}
+	why := lifecycle.DiskBearable(spec)
+	if a.MountPath() != (api.VolumeAttachment{Name: a.Name}).MountPath() {
+		why = "a disk, which is at no path; omit the path"
+	}
+	if why != "" {
+		return fmt.Errorf("volume %q %w: %s", a.Name, ErrOneMachine, why)
+	}
+	return nil
+}
+
 // mayAttach refuses with ErrInUse a cluster that may not have a volume attached beside those that have it.
 func (r *Repo) mayAttach(ctx context.Context, v *api.VolumeIntent, cluster string, readOnly bool) (store.Cond, error) {
-	writers, _, use, err := r.attachedTo(ctx, v)
+	writers, readers, use, err := r.attachedTo(ctx, v)
 	if err != nil {
 		return use, err
 	}
-	writers = slices.DeleteFunc(writers, func(name string) bool { return name == cluster })
+	other := func(name string) bool { return name == cluster }
+	writers, readers = slices.DeleteFunc(writers, other), slices.DeleteFunc(readers, other)
+	if v.Kind == api.VolumeBlock && v.Access != api.VolumeManyReaders { // what one writes, the machine of another does not look for
+		if beside := slices.Concat(writers, readers); len(beside) > 0 && (len(writers) > 0 || !readOnly) {
+			return use, fmt.Errorf("volume %q is %w by cluster %s, and a block volume that is written to has one machine; delete that cluster first",
+				ownName(v.Name), ErrInUse, ownName(beside[0]))
+		}
+		return use, nil
+	}
 	switch {
 	case readOnly || v.Access == api.VolumeShared:
 	case v.Access == api.VolumeManyReaders:

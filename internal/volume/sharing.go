@@ -28,6 +28,7 @@ type Sharing struct {
 type Share struct {
 	UID      string `json:"uid"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	Block    bool   `json:"block,omitempty"`
 }
 
 // Remote is a volume that lies on another node, which has the address Server on the underlay. Without one, what is there of it stays as it is.
@@ -35,6 +36,7 @@ type Remote struct {
 	UID      string     `json:"uid"`
 	Server   netip.Addr `json:"server"`
 	ReadOnly bool       `json:"read_only,omitempty"`
+	Block    bool       `json:"block,omitempty"`
 }
 
 // SharingState is what was found on a node of a cluster's sharing.
@@ -58,8 +60,9 @@ type Sharer interface {
 	Apply(ctx context.Context, s Sharing) error
 	// Observe returns what is found on the node.
 	Observe(ctx context.Context) ([]SharingState, error)
-	// Dir returns the directory by which members of a cluster have a volume of another node.
+	// Dir returns the directory by which members of a cluster have a volume of another node, Socket where machines have a block volume, by NBD.
 	Dir(uid, clusterUID string) string
+	Socket(uid, clusterUID string) string
 	// End takes all of a cluster's sharing away. Repeating it is harmless.
 	End(ctx context.Context, clusterUID string) error
 }

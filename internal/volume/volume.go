@@ -40,6 +40,8 @@ type Volume struct {
 	// SizeBytes bounds what it holds, MaxFiles the number of its files and directories.
 	SizeBytes int64 `json:"size_bytes"`
 	MaxFiles  int64 `json:"max_files"`
+	// Block: it is a block device without a file system of ours, and has no number of files.
+	Block bool `json:"block,omitempty"`
 	// Made: it was there, whole, before. If nothing is there now, it was lost: it must not be made anew, which would pass for what was lost.
 	Made bool `json:"made,omitempty"`
 	// Origin is what it begins as: a snapshot on the same node, or a backup, and then Import makes it. It matters only when the volume is made.
@@ -110,9 +112,10 @@ type Pool interface {
 	// Observe returns every volume found on the node, debris included.
 	Observe(ctx context.Context) ([]State, error)
 	// Dir returns the directory by which members of a cluster have the volume, while it is attached. Root returns that by which the host has it then,
-	// with the IDs of the disk.
+	// with the IDs of the disk. A block volume has neither: Socket returns where machines of the cluster have it, by NBD. One has it at a time.
 	Dir(uid, clusterUID string) string
 	Root(uid string) string
+	Socket(uid, clusterUID string) string
 	// Purge removes everything of a volume and verifies by looking that nothing is left. It returns ErrInUse while the volume is attached, or has
 	// snapshots that a volume which began as one still needs.
 	Purge(ctx context.Context, uid string, generation int64) error
@@ -145,7 +148,7 @@ func (v *Volume) Check() error {
 	if err := CheckUID(v.UID); err != nil {
 		return fmt.Errorf("volume: %w", err)
 	}
-	if !v.Purge && (v.SizeBytes <= 0 || v.MaxFiles <= 0) {
+	if !v.Purge && (v.SizeBytes <= 0 || (v.MaxFiles <= 0) != v.Block) {
 		return fmt.Errorf("volume %s: a size of %d bytes and %d files", v.UID, v.SizeBytes, v.MaxFiles)
 	}
 	names := slices.Clone(v.Snapshots)

@@ -20,7 +20,7 @@ func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.")
 
 // aboutPools tells whether a mark is on the way of a pool of volumes, whose own test kills a process at each of them (package imagepool).
 func aboutPools(mark string) bool {
-	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") || strings.HasPrefix(mark, "archive.")
+	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") || strings.HasPrefix(mark, "archive.") || strings.HasPrefix(mark, "disk.")
 }
 
 // lanes is how many sites live through crashes side by side.

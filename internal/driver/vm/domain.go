@@ -57,7 +57,9 @@ type domain struct {
 	Kernel, Initrd, Arguments string
 	Emulator, Machine         string
 	Roots                     []rootDisk
-	NICs                      []nic
+	// Volumes are block volumes.
+	Volumes []volumeDisk
+	NICs    []nic
 	// RootPorts are the numbers of those that are kept for functions. Functions are those that the machine starts with.
 	RootPorts []int
 	Functions []hostDevice
@@ -95,6 +97,7 @@ func newDomain(m driver.Member, image environment.Image, v view, uuid string, h 
 	for n := range image.Layers {
 		d.Roots = append(d.Roots, rootDisk{Path: v.root(n), Target: "vd" + string(rune('a'+n)), Serial: guestlink.RootSerial(n)})
 	}
+	d.Volumes = volumeDisks(m, v, true)
 	d.keepRootPorts(&m.Assignment)
 	return d
 }

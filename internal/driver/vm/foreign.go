@@ -64,6 +64,7 @@ func newForeignDomain(m driver.Member, disk api.ForeignDisk, v view, uuid string
 	if d.Virtio {
 		d.NICModel = "virtio"
 	}
+	d.Volumes = volumeDisks(m, v, d.Virtio)
 	d.Queues = foreignQueues(&m.Assignment, disk)
 	if disk.Firmware == api.FirmwareUEFI {
 		d.Firmware, d.Variables = uefiCode, v.variables()
@@ -162,7 +163,7 @@ func (d *Driver) showForeign(_ context.Context, host *daemon, m driver.Member, i
 	if m.Assignment.Display {
 		all = append(all, shown{path: d.path(id, dirDisplay), at: v.display("")})
 	}
-	return host.show(v, all)
+	return host.show(v, append(all, shownDisks(m, v)...))
 }
 
 // launchForeign attaches the member's ports, writes its seed, and starts its machine. From then on it runs; Await tells when it is ready.

@@ -205,7 +205,7 @@ func (d *Driver) write(ctx context.Context, host *daemon, m driver.Member, image
 	for n, l := range image.Layers {
 		all = append(all, shown{path: l.Path, at: v.root(n), readOnly: true})
 	}
-	return host.show(v, all)
+	return host.show(v, append(all, shownDisks(m, v)...))
 }
 
 // writeWithControl is write for a member that starts here: its agent has the way to the node's.
@@ -443,6 +443,9 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 			nic.Gateway = m.Networks[i].Gateway
 		}
 		s.Interfaces = append(s.Interfaces, nic)
+	}
+	for _, disk := range m.Disks {
+		s.Disks = append(s.Disks, disk.Name)
 	}
 	for _, f := range m.Files {
 		file := guestlink.File{Path: f.Path, Content: f.Content, Mode: f.Mode}

@@ -28,6 +28,15 @@ const (
 // RootSerial returns the serial number of the disk that holds the n-th root, 0 for the lowest.
 func RootSerial(n int) string { return "nearmetal-root-" + string(rune('a'+n)) }
 
+// maxSerial is how many characters of a serial number a virtio disk has (virtio 1.2, section 5.2.6.1).
+const maxSerial = 20
+
+// DiskSerial returns the serial number of the disk that is a block volume, by the volume's name.
+func DiskSerial(name string) string { return name[:min(len(name), maxSerial)] }
+
+// DiskLink returns where programs of a guest find that disk: where udev has it.
+func DiskLink(name string) string { return "/dev/disk/by-id/virtio-" + DiskSerial(name) }
+
 // MaxRoots is how many roots a guest has at most.
 const MaxRoots = 16
 
@@ -37,7 +46,9 @@ type Setup struct {
 	Interfaces []Interface `json:"interfaces"`
 	// Home is where the cluster's home is mounted, which package homelink leads to.
 	Home string `json:"home"`
-	Dirs []Dir  `json:"dirs"`
+	// Disks are the names of the block volumes that the machine has as disks.
+	Disks []string `json:"disks,omitempty"`
+	Dirs  []Dir    `json:"dirs"`
 	// Files replace those of the Setup before.
 	Files []File `json:"files"`
 	// Program is started once the first Setup is in force. The machine goes off when it ends.

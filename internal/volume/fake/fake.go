@@ -186,6 +186,11 @@ func (p *Pool) Root(uid string) string { return path.Join("/fake/roots", uid) }
 // Dir implements volume.Pool. There is nothing at that path.
 func (p *Pool) Dir(uid, clusterUID string) string { return path.Join("/fake/volumes", uid, clusterUID) }
 
+// Socket implements volume.Pool.
+func (p *Pool) Socket(uid, clusterUID string) string {
+	return path.Join("/fake/disks", uid, clusterUID, "disk.sock")
+}
+
 // Purge implements volume.Pool.
 func (p *Pool) Purge(ctx context.Context, uid string, generation int64) error {
 	if err := ctx.Err(); err != nil {

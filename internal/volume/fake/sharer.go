@@ -59,11 +59,16 @@ func (c *Crossing) Sharer() *Sharer { return &Sharer{crossing: c} }
 type Sharer struct{ crossing *Crossing }
 
 // Describe implements volume.Sharer.
-func (s *Sharer) Describe(context.Context) api.VolumeSharing { return api.VolumeSharing{} }
+func (s *Sharer) Describe(context.Context) api.VolumeSharing { return api.VolumeSharing{Blocks: true} }
 
 // Dir implements volume.Sharer.
 func (s *Sharer) Dir(uid, clusterUID string) string {
 	return path.Join("/fake/reached", clusterUID, uid)
+}
+
+// Socket implements volume.Sharer.
+func (s *Sharer) Socket(uid, clusterUID string) string {
+	return path.Join("/fake/disks-elsewhere", clusterUID, uid, "disk.sock")
 }
 
 func (c *Crossing) asked(ctx context.Context, what, cluster string) error {

@@ -39,13 +39,19 @@ func (p *Pool) apply(ctx context.Context, v *volume.Volume) error {
 		return err
 	}
 	if v.Purge {
-		if err := p.detach(ctx, v.UID, nil); err != nil {
+		if err := errors.Join(p.detach(ctx, v.UID, nil), p.detachDisks(ctx, v.UID, nil)); err != nil {
 			return err
 		}
 		return p.purge(ctx, v.UID)
 	}
+	if v.Block {
+		return p.applyBlock(ctx, v, &r)
+	}
 	if err := p.ensureMade(ctx, v, &r); err != nil {
 		return err
+	}
+	if r.Block {
+		return errors.New("it is a block volume, whose content no host may mount")
 	}
 	if err := p.detach(ctx, v.UID, v.Attachments); err != nil {
 		return err
@@ -101,7 +107,7 @@ func (p *Pool) ensureMade(ctx context.Context, v *volume.Volume, r *record) erro
 	if problems := ext4.Problems(); len(problems) > 0 {
 		return errors.New(problems[0])
 	}
-	r.FittedBytes = 0
+	r.FittedBytes, r.Block = 0, v.Block
 	if v.Origin.IsSnapshot() {
 		err = p.beginAs(ctx, v)
 	} else {
@@ -120,7 +126,7 @@ func (p *Pool) ensureMade(ctx context.Context, v *volume.Volume, r *record) erro
 
 func (p *Pool) makeEmpty(ctx context.Context, v *volume.Volume) error {
 	draft, err := p.cfg.Images.Draft(ctx, v.UID, v.SizeBytes)
-	if err != nil {
+	if err != nil || v.Block {
 		return err
 	}
 	return ext4.Make(ctx, draft, v.SizeBytes, v.MaxFiles, owner)
@@ -128,7 +134,7 @@ func (p *Pool) makeEmpty(ctx context.Context, v *volume.Volume) error {
 
 func (p *Pool) beginAs(ctx context.Context, v *volume.Volume) error {
 	draft, err := p.cfg.Images.Begin(ctx, v.UID, v.Origin.VolumeUID, v.Origin.SnapshotUID)
-	if err != nil {
+	if err != nil || v.Block {
 		return err
 	}
 	return ext4.Rename(ctx, draft)
@@ -217,8 +223,12 @@ func (p *Pool) restore(ctx context.Context, v *volume.Volume, r *record) error {
 // unattached returns ErrInUse if a volume is attached.
 func (p *Pool) unattached(uid string) error {
 	clusters, err := p.attached(uid)
-	if err == nil && len(clusters) > 0 {
-		err = fmt.Errorf("%w to %d clusters", volume.ErrInUse, len(clusters))
+	if err != nil {
+		return err
+	}
+	disks, err := p.disksOf(uid)
+	if count := len(clusters) + len(disks); err == nil && count > 0 {
+		err = fmt.Errorf("%w to %d clusters", volume.ErrInUse, count)
 	}
 	return err
 }
@@ -347,6 +357,9 @@ func (p *Pool) Purge(ctx context.Context, uid string, generation int64) error {
 
 func (p *Pool) purge(ctx context.Context, uid string) error {
 	if err := p.unattached(uid); err != nil {
+		return err
+	}
+	if err := p.detachDisks(ctx, uid, nil); err != nil { // what a process that has ended left
 		return err
 	}
 	free, err := p.claim(uid)

@@ -1,6 +1,7 @@
 package imagepool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,6 +76,9 @@ func (p *Pool) export(ctx context.Context, uid, snapshot string, out io.Writer) 
 	size, err := p.sizeOf(uid, snapshot)
 	if err != nil {
 		return err
+	}
+	if r, _, err := p.read(uid); err != nil || r.Block {
+		return cmp.Or(err, errors.New("it is a block volume, which has no files of ours"))
 	}
 	still := func() (func() error, error) { return p.still(uid) }
 	if snapshot != "" {

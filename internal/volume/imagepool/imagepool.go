@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/ext4"
 	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 	"github.com/nearmetal/nearmetal/internal/volume/reflink"
@@ -73,6 +74,8 @@ type Config struct {
 	// Dir is an absolute path, in which no name is a link.
 	Dir    string
 	Images Images
+	// Program is the path of the member agent's program, which serves block volumes (package disk).
+	Program string
 }
 
 // Pool implements volume.Pool, volume.Exporter and volume.Importer.
@@ -112,6 +115,8 @@ const (
 	dirOwn = "own"
 	// dirClusters has a mount for each attachment. Programs of members, which are other users on the host, get to it by its whole path.
 	dirClusters = "clusters"
+	// dirDisks has the directory of a process for each attachment of a block volume.
+	dirDisks = "disks"
 )
 
 func (p *Pool) dir(name string) string       { return filepath.Join(p.cfg.Dir, name) }
@@ -125,12 +130,21 @@ func (p *Pool) Dir(uid, clusterUID string) string {
 	return filepath.Join(p.cfg.Dir, dirClusters, uid, clusterUID)
 }
 
+// Socket implements volume.Pool.
+func (p *Pool) Socket(uid, clusterUID string) string { return disk.Socket(p.disk(uid, clusterUID)) }
+
+func (p *Pool) disk(uid, clusterUID string) string {
+	return filepath.Join(p.cfg.Dir, dirDisks, uid, clusterUID)
+}
+
 // record is what the disk says of a volume beside its content.
 type record struct {
 	Generation int64 `json:"generation"`
 	Restored   int64 `json:"restored,omitempty"`
 	// FittedBytes is the size of the image when the file system was last made as large; 0: it has to be looked at.
 	FittedBytes int64 `json:"fitted_bytes,omitempty"`
+	// Block: it has no file system.
+	Block bool `json:"block,omitempty"`
 }
 
 // read returns the record of a volume, and whether there is one.
@@ -247,6 +261,11 @@ func (p *Pool) state(uid string, images []reflink.Image) (volume.State, error) {
 		return s, err
 	}
 	s.Attached = slices.Sorted(maps.Keys(clusters))
+	if r.Block {
+		s.Attached, err = p.disksOf(uid)
+		s.UsedBytes = s.SizeBytes
+		return s, err
+	}
 	if s.SizeBytes == 0 {
 		return s, nil
 	}
@@ -277,6 +296,15 @@ func (p *Pool) usage(uid string) (ext4.Usage, error) {
 
 // Close implements volume.Pool.
 func (p *Pool) Close(ctx context.Context) error {
+	disks, err := os.ReadDir(p.dir(dirDisks))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, d := range disks {
+		if err := p.detachDisks(ctx, d.Name(), nil); err != nil {
+			return err
+		}
+	}
 	clusters, err := mounts.Below(p.dir(dirClusters))
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-// Package nfs carries volumes between nodes by the kernel's NFS server and client.
+// Package nfs carries volumes between nodes: file systems by the kernel's NFS server and client, block volumes by NBD (package disk).
 //
 // Each cluster with volumes that cross has a network namespace of its own on each node that takes part (link.go), in which the node serves its volumes
 // (package nfsd) and from which it mounts those of others. What is there is read from the kernel: the package remembers nothing. It must never decide
@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 	"github.com/nearmetal/nearmetal/internal/volume/nfsd"
 )
@@ -41,8 +42,12 @@ type Config struct {
 	Host        netns.Handle
 	Underlay    netip.Addr
 	UnderlayMTU func(ctx context.Context) (int, error)
-	// Root is where a volume of this node is, with the IDs of its disk. It is mounted there while the volume is attached.
-	Root func(uid string) string
+	// Root is where a volume of this node is, with the IDs of its disk. It is mounted there while the volume is attached. Socket is where a block volume
+	// is served then (volume.Pool).
+	Root   func(uid string) string
+	Socket func(uid, cluster string) string
+	// Program is the path of the member agent's program, which carries block volumes (package disk).
+	Program string
 }
 
 // Sharer implements volume.Sharer.
@@ -56,6 +61,9 @@ const (
 	namePin     = "net"
 	nameServed  = "served"
 	nameReached = "reached"
+	// The directory of the process that shares block volumes, and those of the processes that reach them.
+	nameServedDisks  = "disks"
+	nameReachedDisks = "reached-disks"
 )
 
 func (s *Sharer) dir(cluster, name string) string { return filepath.Join(s.cfg.Dir, cluster, name) }
@@ -72,6 +80,7 @@ func (s *Sharer) Describe(context.Context) api.VolumeSharing {
 		const why = "the agent was started without --underlay, the address by which other nodes reach this one"
 		return api.VolumeSharing{ServeProblem: why, ReachProblem: why}
 	}
+	d.Blocks = true
 	if !hasFileSystem("nfsd") {
 		d.ServeProblem = "its kernel has no NFS server; load the module nfsd"
 	}
@@ -106,7 +115,8 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 		return err
 	}
 	defer func() { _ = space.Close() }()
-	return errors.Join(s.serve(ctx, space, want), s.reach(ctx, space, want))
+	// Each shuts out who is not a client, whatever becomes of the other.
+	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
 }
 
 func (s *Sharer) way(cluster string) way {
@@ -116,7 +126,8 @@ func (s *Sharer) way(cluster string) way {
 // serve brings what clients of this node have to what is wanted.
 func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Sharing) error {
 	cfg := s.serverConfig(space, want.ClusterUID, want.UserIDs)
-	if len(want.Serves) == 0 {
+	trees := treesOf(want.Serves)
+	if len(trees) == 0 {
 		return nfsd.Found(cfg).Stop()
 	}
 	server, err := nfsd.Start(ctx, cfg)
@@ -133,7 +144,7 @@ func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Shar
 	}
 	// What a client has open of a volume can't be taken away alone. Clients wait for the server that starts anew.
 	if slices.ContainsFunc(shares, func(uid string) bool {
-		return !slices.ContainsFunc(want.Serves, func(v volume.Share) bool { return v.UID == uid })
+		return !slices.ContainsFunc(trees, func(v volume.Share) bool { return v.UID == uid })
 	}) {
 		if err := server.Stop(); err != nil {
 			return err
@@ -142,7 +153,7 @@ func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Shar
 			return err
 		}
 	}
-	for _, v := range want.Serves {
+	for _, v := range trees {
 		if err := server.Share(nfsd.Share{Name: v.UID, Number: numberOf(v.UID), Dir: s.cfg.Root(v.UID), ReadOnly: v.ReadOnly}); err != nil {
 			return err
 		}
@@ -200,12 +211,12 @@ func (s *Sharer) reach(ctx context.Context, space netns.Handle, want volume.Shar
 	}
 	var errs []error
 	for _, uid := range there {
-		if !slices.ContainsFunc(want.Reaches, func(r volume.Remote) bool { return r.UID == uid }) {
+		if !slices.ContainsFunc(want.Reaches, func(r volume.Remote) bool { return r.UID == uid && !r.Block }) {
 			errs = append(errs, s.leave(ctx, uid, want.ClusterUID))
 		}
 	}
 	for _, r := range want.Reaches {
-		if !r.Server.IsValid() {
+		if r.Block || !r.Server.IsValid() {
 			continue
 		}
 		m := nfsd.Mount{
@@ -270,6 +281,12 @@ func (s *Sharer) state(cluster string) (volume.SharingState, error) {
 	if one.Reaches, err = s.reached(cluster); err != nil {
 		return one, err
 	}
+	disks, err := s.disksReached(cluster)
+	if err != nil {
+		return one, err
+	}
+	one.Reaches = append(one.Reaches, disks...)
+	slices.Sort(one.Reaches)
 	space, err := s.way(cluster).open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return one, nil // it is being made, or the host was started anew
@@ -278,11 +295,8 @@ func (s *Sharer) state(cluster string) (volume.SharingState, error) {
 		return one, err
 	}
 	defer func() { _ = space.Close() }()
-	server := nfsd.Found(s.serverConfig(space, cluster, api.IDRange{}))
-	if one.Serves, err = server.Shares(); err != nil || len(one.Serves) == 0 {
-		return one, err
-	}
-	clients, err := server.Clients()
+	served, clients, err := s.served(space, cluster)
+	one.Serves = served
 	if err != nil || len(clients) == 0 {
 		return one, err
 	}
@@ -297,8 +311,36 @@ func (s *Sharer) state(cluster string) (volume.SharingState, error) {
 	return one, err
 }
 
+// served are the volumes that clients see of this node, and who is let in, by addresses within the tunnel.
+func (s *Sharer) served(space netns.Handle, cluster string) (uids []string, clients []netip.Addr, err error) {
+	disks, err := disk.FoundShare(s.dir(cluster, nameServedDisks))
+	if err != nil {
+		return nil, nil, err
+	}
+	server := nfsd.Found(s.serverConfig(space, cluster, api.IDRange{}))
+	trees, err := server.Shares()
+	if err != nil {
+		return nil, nil, err
+	}
+	clients = disks.Clients
+	if len(trees) > 0 {
+		in, err := server.Clients()
+		if err != nil {
+			return nil, nil, err
+		}
+		clients = append(clients, in...)
+	}
+	uids = append(trees, disks.Disks...)
+	slices.Sort(uids)
+	slices.SortFunc(clients, netip.Addr.Compare)
+	return uids, slices.Compact(clients), nil
+}
+
 // End implements volume.Sharer.
 func (s *Sharer) End(ctx context.Context, cluster string) error {
+	if err := s.endDisks(ctx, cluster); err != nil {
+		return err
+	}
 	there, err := os.ReadDir(s.dir(cluster, nameReached)) // where something is mounted, or was before the host was started anew
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -321,7 +363,7 @@ func (s *Sharer) End(ctx context.Context, cluster string) error {
 	if err := w.remove(); err != nil {
 		return err
 	}
-	for _, dir := range []string{s.dir(cluster, nameServed), s.dir(cluster, nameReached), filepath.Join(s.cfg.Dir, cluster)} {
+	for _, dir := range []string{s.dir(cluster, nameServed), s.dir(cluster, nameReached), s.dir(cluster, nameReachedDisks), filepath.Join(s.cfg.Dir, cluster)} {
 		if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -3,6 +3,8 @@ package plan
 import (
 	"slices"
 
+	"github.com/nearmetal/nearmetal/api"
+
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
@@ -35,6 +37,7 @@ func toldOf(v *Volume, needed []string) volume.Volume {
 		return out
 	}
 	out.SizeBytes, out.MaxFiles = min(v.Intent.SizeBytes, v.Record.SizeBytes), v.Intent.MaxFiles
+	out.Block = v.Intent.Kind == api.VolumeBlock
 	if !v.Record.Made {
 		out.Origin = v.Intent.Origin
 	}

@@ -1,0 +1,52 @@
+package apiserver
+
+import (
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/resource"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// disksOf are the block volumes that a cluster asks for.
+func disksOf(view *state.View, in *api.ClusterIntent) (disks []api.VolumeAttachment) {
+	for _, asked := range api.VolumesOf(in) {
+		if v := view.VolumeNamed(state.VolumeName(in.Project, asked.Name)); v != nil && v.Intent.Kind == api.VolumeBlock {
+			disks = append(disks, asked)
+		}
+	}
+	return disks
+}
+
+// keepsDisks refuses a change of a cluster that would give its block volume to a second machine, or give its machine other disks than it began with.
+func keepsDisks(before, after []api.VolumeAttachment, spec *api.ClusterSpec) error {
+	for _, d := range slices.Concat(after, before) {
+		if !slices.Contains(before, d) || !slices.Contains(after, d) {
+			return fail(codeCantAttach, "volume %q is a block volume, which a machine has from its start to its end; create a cluster with it, or delete the one that has it", d.Name)
+		}
+	}
+	if why := lifecycle.DiskBearable(spec); why != "" && len(after) > 0 {
+		return fail(codeCantAttach, "volume %q is a block volume: %s", after[0].Name, why)
+	}
+	return nil
+}
+
+// changesKind refuses a change that a block volume can't have.
+func changesKind(v *api.VolumeIntent, change api.VolumeChange) error {
+	if v.Kind != api.VolumeBlock {
+		return nil
+	}
+	problem := func(at, message string) error {
+		return failFields(codeInvalidRequest, api.FieldProblem{Location: at, Message: message})
+	}
+	switch {
+	case change.Files != nil:
+		return problem("files", "a block volume has no number of files; omit it")
+	case change.Access != nil && *change.Access == api.VolumeShared:
+		return problem("access", "a block volume can't be shared: machines would overwrite what others have in memory")
+	case change.Size != nil && int64(*change.Size) < v.SizeBytes:
+		return problem("size", "a block volume does not shrink: nobody but its machine knows how much of its "+resource.Storage.Number(v.SizeBytes)+" is in use")
+	}
+	return nil
+}
