@@ -93,7 +93,7 @@ func (a *Agent) convergeSharings(ctx context.Context, now time.Time) {
 		next := a.nextOfSharing(cluster, s)
 		switch {
 		case next == nil && (s.found == nil || a.sharings.looking): // nothing is there, or that is being looked at
-		case next != nil && s.applied != nil && reflect.DeepEqual(*s.applied, *next):
+		case next != nil && s.applied != nil && reflect.DeepEqual(*s.applied, *next) && (a.sharings.looking || !s.lacksProcess()):
 		case now.Before(s.attempts.NextTry):
 			a.wakeAt(s.attempts.NextTry)
 		default:
@@ -135,6 +135,17 @@ func (a *Agent) nextOfSharing(cluster string, s *sharingState) *volume.Sharing {
 		return nil
 	}
 	return &next
+}
+
+// lacksProcess reports whether a process that carries block volumes has ended since it was started.
+func (s *sharingState) lacksProcess() bool {
+	if s.found == nil {
+		return false
+	}
+	return slices.ContainsFunc(s.applied.Serves, func(v volume.Share) bool { return v.Block && !slices.Contains(s.found.Serves, v.UID) }) ||
+		slices.ContainsFunc(s.applied.Reaches, func(r volume.Remote) bool {
+			return r.Block && r.Server.IsValid() && !slices.Contains(s.found.Reaches, r.UID)
+		})
 }
 
 // needs reports whether a member here has a volume, or is to have it.

@@ -140,10 +140,18 @@ func (a *Agent) nextOfVolume(uid string, s *volumeState) *volume.Volume {
 		next.Attachments = append(next.Attachments, kept)
 		s.held = fmt.Sprintf("it stays attached for cluster %s, which still has members on this node", kept.ClusterUID)
 	}
-	if s.applied != nil && reflect.DeepEqual(*s.applied, next) {
+	if s.applied != nil && reflect.DeepEqual(*s.applied, next) && (a.volumes.looking || !s.lacksProcess()) {
 		return nil
 	}
 	return &next
+}
+
+// lacksProcess reports whether a process that serves a block volume has ended since it was started.
+func (s *volumeState) lacksProcess() bool {
+	if s.found == nil || !s.applied.Block {
+		return false
+	}
+	return slices.ContainsFunc(s.applied.Attachments, func(w volume.Attachment) bool { return !slices.Contains(s.found.Attached, w.ClusterUID) })
 }
 
 // attachmentsInUse are those that are not wanted, and that members which are still there have nevertheless: nothing is taken from under a member.

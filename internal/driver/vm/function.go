@@ -241,6 +241,9 @@ func survives(p fabric.Port, network api.Network, v verb) error {
 
 // surviveAll is survives of all ports of a member.
 func surviveAll(m driver.Member, v verb) error {
+	if v == verbMove && len(m.Disks) > 0 {
+		return fmt.Errorf("it has the block volume %q, which one machine at a time has, and QEMU opens it at both ends of a move; move it offline", m.Disks[0].Name)
+	}
 	for n := range m.Assignment.Ports {
 		i := slices.IndexFunc(m.Networks, func(network networkOf) bool { return network.UID == m.Assignment.Ports[n].Network })
 		if i < 0 {

@@ -25,6 +25,8 @@ type shape struct {
 	MemoryBytes int64    `json:"memory_bytes"`
 	CPUs        int      `json:"cpus"`
 	MACs        []string `json:"macs"`
+	// Disks are the names of its block volumes.
+	Disks []string `json:"disks,omitempty"`
 	// Chassis is what the machine was built with, nil for one whose size is fixed.
 	Chassis *chassis `json:"chassis,omitempty"`
 	// NUMANodes are the guest's: its CPUs and MiB of each.
@@ -91,6 +93,9 @@ func newShape(m driver.Member, image environment.Image, h hardware, c *chassis) 
 	for n := range neutral.NICs {
 		s.MACs = append(s.MACs, neutral.NICs[n].MAC)
 		neutral.NICs[n].Device = fmt.Sprint("nic", n)
+	}
+	for _, d := range m.Disks {
+		s.Disks = append(s.Disks, d.Name)
 	}
 	text, err := neutral.xml()
 	sum := sha256.Sum256([]byte(text))
@@ -163,6 +168,8 @@ func (s shape) difference(other shape) error {
 		return fmt.Errorf("it has %d CPUs and %d MiB of memory, not %d and %d", s.CPUs, s.MemoryBytes>>20, other.CPUs, other.MemoryBytes>>20)
 	case !slices.Equal(s.MACs, other.MACs):
 		return fmt.Errorf("its ports have the MAC addresses %v, not %v", s.MACs, other.MACs)
+	case !slices.Equal(s.Disks, other.Disks):
+		return fmt.Errorf("its block volumes are %v, not %v", s.Disks, other.Disks)
 	case !slices.Equal(s.NUMANodes, other.NUMANodes):
 		return fmt.Errorf("its NUMA nodes are %v, and here they would be %v", s.NUMANodes, other.NUMANodes)
 	case s.Machine != other.Machine:
