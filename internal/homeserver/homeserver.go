@@ -1,8 +1,8 @@
-// Package homeserver is the process that serves a cluster's home to one virtual machine, over NFS (package nfs): so that neither the node agent nor
-// QEMU ever reads what a guest says about files.
+// Package homeserver is the process that serves a cluster's home and its volumes to one virtual machine, over NFS (package nfs): so that neither the
+// node agent nor QEMU ever reads what a guest says about files.
 //
-// It lives in namespaces of its own: user IDs are the cluster's, as in containers, the only files are the home's, and there is no network. It keeps the
-// capabilities over the home's files and no others. It must be given everything by descriptors, and knows no paths of the host. Its maker may go: it
+// It lives in namespaces of its own: user IDs are the cluster's, as in containers, the only files are those that it serves, and there is no network. It
+// keeps the capabilities over these files and no others. It must be given everything by descriptors, and knows no paths of the host. Its maker may go: it
 // goes on, and ends when it is killed. Start with Hold; package driver/vm starts it.
 package homeserver
 
@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,7 +25,7 @@ import (
 )
 
 // Name is argument 0 of a home's server: the program it is part of is started as one by that name. Argument 1 says whose it is, 2 on which processors
-// it may run.
+// it may run, and the others as what the trees are exported (package nfs).
 const Name = "nearmetal-home"
 
 // The descriptors that a server is started with.
@@ -33,8 +34,9 @@ const (
 	FileOrders = 0
 	// FileAnswers is written to: Ready, or what went wrong.
 	FileAnswers = 1
-	// FileProgram is the program itself, FileSocket the Unix socket that QEMU connects to, and FileHome the home, as a tree that is mounted nowhere.
-	FileProgram, FileSocket, FileHome = 3, 4, 5
+	// FileProgram is the program itself, FileSocket the Unix socket that QEMU connects to, and FileTrees the first tree, mounted nowhere. The others
+	// follow in the order of their arguments.
+	FileProgram, FileSocket, FileTrees = 3, 4, 5
 )
 
 // What is said over the descriptors.
@@ -57,14 +59,17 @@ const descriptors = "/fd"
 // memoryLimit is what the Go runtime tries to keep to, in bytes.
 const memoryLimit = 32 << 20
 
-// serving is the last argument of the program once it has given up what it was born with.
+// serving is the last argument of the program once it has given up what it was born with. It is no export.
 const serving = "serve"
+
+// argExports is the first argument that is an export.
+const argExports = 3
 
 // Hold is the life of a server. It returns only when it can't become one, or can't go on.
 func Hold() error {
 	var err error
-	if os.Args[len(os.Args)-1] == serving {
-		err = serve()
+	if last := len(os.Args) - 1; last >= argExports && os.Args[last] == serving {
+		err = serve(os.Args[argExports:last])
 	} else {
 		err = prepare()
 	}
@@ -74,8 +79,8 @@ func Hold() error {
 
 // prepare gives up all that a server does not need, and starts the program again: only then all of its threads have given it up.
 func prepare() error {
-	if len(os.Args) != 3 {
-		return errors.New("it was started with other arguments than a name and processors")
+	if len(os.Args) < argExports {
+		return errors.New("it was started without a name and processors")
 	}
 	runtime.LockOSThread()
 	if err := pin(os.Args[2]); err != nil {
@@ -85,7 +90,7 @@ func prepare() error {
 	if err := setLimits(); err != nil {
 		return err
 	}
-	if err := closeInherited(); err != nil {
+	if err := closeInherited(FileTrees + len(os.Args[argExports:])); err != nil {
 		return fmt.Errorf("closing the files that it inherited: %w", err)
 	}
 	if err := emptyRoot(); err != nil {
@@ -95,7 +100,7 @@ func prepare() error {
 		return err
 	}
 	program := fmt.Sprintf("%s/%d", descriptors, FileProgram)
-	return fmt.Errorf("starting itself again: %w", unix.Exec(program, []string{Name, os.Args[1], os.Args[2], serving}, []string{}))
+	return fmt.Errorf("starting itself again: %w", unix.Exec(program, append(slices.Clone(os.Args), serving), []string{}))
 }
 
 // pin keeps to the processors of the member: others' are none of its guest's to use up.
@@ -125,8 +130,8 @@ func setLimits() error {
 	return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &files), unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}))
 }
 
-// closeInherited closes all but what it was given, and the Go runtime's own files, which lead nowhere.
-func closeInherited() error {
+// closeInherited closes all from a descriptor on but the Go runtime's own files, which lead nowhere.
+func closeInherited(from int) error {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -135,7 +140,7 @@ func closeInherited() error {
 	for _, e := range entries {
 		fd, err := strconv.Atoi(e.Name())
 		target, _ := os.Readlink(dir + "/" + e.Name())
-		if err == nil && fd > FileHome && target != "" && !strings.HasPrefix(target, "anon_inode:[event") {
+		if err == nil && fd >= from && target != "" && !strings.HasPrefix(target, "anon_inode:[event") {
 			_ = unix.Close(fd)
 		}
 	}
@@ -193,12 +198,16 @@ func dropCapabilities() error {
 	return nil
 }
 
-// serve serves the home.
-func serve() error {
+// serve serves the trees.
+func serve(exports []string) error {
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	debug.SetMemoryLimit(memoryLimit)
 	_ = unix.Close(FileProgram)
-	server, err := nfs.New(nfs.Config{Root: os.NewFile(FileHome, "the home"), Descriptors: descriptors})
+	cfg := nfs.Config{Descriptors: descriptors}
+	for i, export := range exports {
+		cfg.Trees = append(cfg.Trees, nfs.Tree{Export: export, Root: os.NewFile(uintptr(FileTrees+i), "the tree "+strconv.Itoa(i))})
+	}
+	server, err := nfs.New(cfg)
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,6 @@ var types = map[uint16]uint32{
 
 const typeLink, typeSocket, typeFIFO = 5, 6, 7
 
-// fileSystemID is the same on every node, so that a client that was moved sees the same file system.
-const fileSystemID = 1
-
 // attributes writes fattr3.
 func (w *writer) attributes(stat *unix.Statx_t) {
 	w.u32(types[stat.Mode&unix.S_IFMT])
@@ -27,7 +24,7 @@ func (w *writer) attributes(stat *unix.Statx_t) {
 	w.u64(stat.Blocks * 512)
 	w.u32(stat.Rdev_major)
 	w.u32(stat.Rdev_minor)
-	w.u64(fileSystemID)
+	w.u64(w.tree)
 	w.u64(stat.Ino)
 	w.time(stat.Atime)
 	w.time(stat.Mtime)

@@ -15,16 +15,14 @@ import (
 // each file: in which directory, by which name. It keeps the most recently used ones open (O_PATH), which follow renames by anybody. A server that
 // was just started remembers nothing. It looks through the tree once for what it is asked, see search.go.
 
-// files are those that this server has seen. It is safe for concurrent use.
+// files are those that this server has seen, in all trees. It is safe for concurrent use.
 type files struct {
-	cfg  Config
-	root handle
-	// device is the file system's: there is one, as numbers of files mean nothing in another.
-	device uint64
+	cfg   Config
+	trees map[uint64]*tree
 
 	mu   sync.Mutex
-	seen map[uint64]*file
-	// byUse are all of them but the root, the latest first; open are those with a descriptor.
+	seen map[spot]*file
+	// byUse are all of them but the roots, the latest first; open are those with a descriptor.
 	byUse, open *list.List
 	search      search
 }
@@ -32,7 +30,7 @@ type files struct {
 // file is one that was seen.
 type file struct {
 	handle
-	parent uint64
+	parent uint64 // in the same tree
 	name   string
 	opened *opened // nil: not open
 	// use and held are its elements of byUse and open.
@@ -46,18 +44,19 @@ type opened struct {
 }
 
 func newFiles(cfg Config) (*files, error) {
-	f := &files{cfg: cfg, seen: map[uint64]*file{}, byUse: list.New(), open: list.New()}
+	f := &files{cfg: cfg, trees: map[uint64]*tree{}, seen: map[spot]*file{}, byUse: list.New(), open: list.New()}
 	f.search.init()
-	fd := int(cfg.Root.Fd())
-	stat, err := statOf(fd)
-	if err != nil {
-		return nil, err
+	for _, served := range cfg.Trees {
+		t, err := newTree(served)
+		if err == nil && f.trees[t.number] != nil {
+			err = errors.New("it is served already, or has the number of another one")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("serving %s as %s: %w", served.Root.Name(), served.Export, err)
+		}
+		f.trees[t.number] = t
+		f.seen[t.root.spot] = &file{handle: t.root, opened: &opened{fd: t.fd, users: 1}}
 	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return nil, unix.ENOTDIR
-	}
-	f.root, f.device = handleOf(&stat), deviceOf(&stat)
-	f.seen[f.root.ino] = &file{handle: f.root, opened: &opened{fd: fd, users: 1}}
 	return f, nil
 }
 
@@ -69,8 +68,9 @@ func statOf(fd int) (stat unix.Statx_t, err error) {
 	return stat, err
 }
 
-func handleOf(stat *unix.Statx_t) handle {
-	h := handle{ino: stat.Ino}
+// handleOf returns the handle of a file of the tree.
+func (t *tree) handleOf(stat *unix.Statx_t) handle {
+	h := handle{spot: spot{t.number, stat.Ino}}
 	if stat.Mask&unix.STATX_BTIME != 0 {
 		h.born = uint64(stat.Btime.Sec)*1e9 + uint64(stat.Btime.Nsec)
 	}
@@ -82,9 +82,12 @@ func deviceOf(stat *unix.Statx_t) uint64 { return unix.Mkdev(stat.Dev_major, sta
 // path is a path to what a descriptor has open, whatever that is called and wherever it is.
 func (f *files) path(fd int) string { return filepath.Join(f.cfg.Descriptors, strconv.Itoa(fd)) }
 
-// get opens the file of a handle; the caller calls done. A file that is gone is statusStale. t is the thread, which may have to be the server's own for
+// get opens the file of a handle; the caller calls done. A file that is gone is statusStale, and so is one of a tree that is not served. t is the thread, which may have to be the server's own for
 // a moment: a client keeps handles of files that its users could not find by name any more.
 func (f *files) get(t *thread, h handle) (fd int, done func(), err error) {
+	if f.trees[h.tree] == nil {
+		return 0, nil, statusStale
+	}
 	if o := f.pin(h); o != nil {
 		return f.alive(h, o)
 	}
@@ -111,9 +114,9 @@ func (f *files) alive(h handle, o *opened) (int, func(), error) {
 		return 0, nil, err
 	case stat.Nlink == 0:
 		f.unpin(o)
-		f.forget(h.ino)
+		f.forget(h.spot)
 		return 0, nil, statusStale
-	case !handleOf(&stat).is(h):
+	case !f.trees[h.tree].handleOf(&stat).is(h):
 		f.unpin(o)
 		return 0, nil, statusStale
 	}
@@ -124,7 +127,7 @@ func (f *files) alive(h handle, o *opened) (int, func(), error) {
 func (f *files) pin(h handle) *opened {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.seen[h.ino]
+	n := f.seen[h.spot]
 	if n == nil || n.opened == nil {
 		return nil
 	}
@@ -175,13 +178,13 @@ func (f *files) openSeen(h handle, depth int) (*opened, error) {
 		return o, nil
 	}
 	f.mu.Lock()
-	n := f.seen[h.ino]
+	n := f.seen[h.spot]
 	if n == nil || depth == 0 || !n.is(h) {
 		f.mu.Unlock()
 		return nil, statusStale
 	}
 	parent, name := n.parent, n.name
-	above := f.seen[parent]
+	above := f.seen[spot{h.tree, parent}]
 	f.mu.Unlock()
 	if above == nil {
 		return nil, statusStale
@@ -191,24 +194,25 @@ func (f *files) openSeen(h handle, depth int) (*opened, error) {
 		return nil, err
 	}
 	defer f.unpin(dir)
-	fd, stat, err := f.openAt(dir.fd, name)
+	t := f.trees[h.tree]
+	fd, stat, err := t.openAt(dir.fd, name)
 	if err != nil {
 		return nil, err
 	}
-	if !handleOf(&stat).is(h) {
+	if !t.handleOf(&stat).is(h) {
 		_ = unix.Close(fd)
 		return nil, statusStale
 	}
-	return f.keep(&stat, parent, name, fd), nil
+	return f.keep(t.handleOf(&stat), parent, name, fd), nil
 }
 
-// openAt opens a name in a directory, whatever it is, and never what a link leads to.
-func (f *files) openAt(dir int, name string) (fd int, stat unix.Statx_t, err error) {
+// openAt opens a name in a directory of the tree, whatever it is, and never what a link leads to.
+func (t *tree) openAt(dir int, name string) (fd int, stat unix.Statx_t, err error) {
 	fd, err = unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, stat, err
 	}
-	if stat, err = statOf(fd); err == nil && deviceOf(&stat) != f.device {
+	if stat, err = statOf(fd); err == nil && deviceOf(&stat) != t.device {
 		err = fmt.Errorf("%w: another file system", statusAccess)
 	}
 	if err != nil {
@@ -219,10 +223,10 @@ func (f *files) openAt(dir int, name string) (fd int, stat unix.Statx_t, err err
 }
 
 // keep remembers a file with its descriptor, which it takes, and returns it for use. Of two descriptors of one file the first stays.
-func (f *files) keep(stat *unix.Statx_t, parent uint64, name string, fd int) *opened {
+func (f *files) keep(h handle, parent uint64, name string, fd int) *opened {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	n := f.note(handleOf(stat), parent, name)
+	n := f.note(h, parent, name)
 	if n.opened != nil {
 		_ = unix.Close(fd)
 		n.opened.users++
@@ -245,17 +249,18 @@ func (f *files) remember(h handle, parent uint64, name string) {
 
 func (f *files) note(h handle, parent uint64, name string) *file {
 	f.search.found(h)
-	n := f.seen[h.ino]
-	if n != nil && n.handle != h && h != f.root { // the number was given again
+	root := h == f.trees[h.tree].root
+	n := f.seen[h.spot]
+	if n != nil && n.handle != h && !root { // the number was given again
 		f.drop(n)
 		n = nil
 	}
 	if n == nil {
 		n = &file{handle: h}
-		f.seen[h.ino] = n
+		f.seen[h.spot] = n
 		n.use = f.byUse.PushFront(n)
 	}
-	if h != f.root {
+	if !root {
 		n.parent, n.name = parent, name
 	}
 	f.used(n)
@@ -266,10 +271,10 @@ func (f *files) note(h handle, parent uint64, name string) *file {
 }
 
 // forget drops what is known of a file.
-func (f *files) forget(ino uint64) {
+func (f *files) forget(at spot) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n := f.seen[ino]; n != nil && n.use != nil {
+	if n := f.seen[at]; n != nil && n.use != nil {
 		f.drop(n)
 	}
 }
@@ -277,7 +282,7 @@ func (f *files) forget(ino uint64) {
 func (f *files) drop(n *file) {
 	f.letGo(n)
 	f.byUse.Remove(n.use)
-	delete(f.seen, n.ino)
+	delete(f.seen, n.spot)
 }
 
 func (f *files) letGo(n *file) {

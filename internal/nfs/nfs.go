@@ -1,9 +1,9 @@
-// Package nfs serves one directory over NFS version 3 (RFC 1813): the home of a cluster, to the kernel of a virtual machine.
+// Package nfs serves directories over NFS version 3 (RFC 1813): the home of a cluster and its volumes, to the kernel of a virtual machine.
 //
 // It acts as the user that each call names (AUTH_SYS), by the thread's file system IDs, and the kernel decides what that user may do. So it must
 // run where user IDs are the cluster's own (package homeserver), and must never be handed a directory by a path that leads out of it. Everything that
-// it is sent is hostile: what it keeps is bounded, and a file is reached only by what Root leads to. Handles outlive the server; see files.go. It
-// knows no connections and no members. Start with New and Serve.
+// it is sent is hostile: what it keeps is bounded, and a file is reached only by what the root of its tree leads to. Handles outlive the server; see
+// files.go. It knows no connections and no members. Start with New and Serve.
 package nfs
 
 import (
@@ -20,14 +20,23 @@ import (
 
 // Config is what a Server is made of.
 type Config struct {
-	// Root is the directory that is served. Its parent must not be reachable by it: an open tree (open_tree(2)), or the root of a mount.
-	Root *os.File
+	// Trees are the directories that are served.
+	Trees []Tree
 	// Descriptors is a directory in which this process's file descriptors appear by their numbers: /proc/self/fd, or where that is mounted.
 	Descriptors string
 	// Workers is how many calls are served at a time; 0: DefaultWorkers.
 	Workers int
-	// MostFiles bounds the files whose places are remembered, and MostOpen those that are kept open; 0: 100,000 and 4,096.
+	// MostFiles bounds the files whose places are remembered, and MostOpen those that are kept open, of all trees; 0: 100,000 and 4,096.
 	MostFiles, MostOpen int
+}
+
+// Tree is a directory that is served.
+type Tree struct {
+	// Export is the path by which a client mounts the tree. Handles name the tree by it, whichever server made them.
+	Export string
+	// Root is the directory. Its parent must not be reachable by it: an open tree (open_tree(2)), or the root of a mount. Where that is
+	// mounted read-only, the kernel refuses what a client writes.
+	Root *os.File
 }
 
 // DefaultWorkers serve a few processes of a guest at a time, and keep no more than that many calls in memory.
@@ -39,7 +48,7 @@ const MaxRecord = MaxIO + 4096
 // MaxIO is how much of a file one call reads or writes, in bytes.
 const MaxIO = 256 << 10
 
-// Server serves a directory. It is safe for concurrent use.
+// Server serves directories. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
 	files   *files
@@ -67,7 +76,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	files, err := newFiles(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("serving %s: %w", cfg.Root.Name(), err)
+		return nil, err
 	}
 	s := &Server{cfg: cfg, files: files, replies: newReplies(), jobs: make(chan job)}
 	if _, err := rand.Read(s.verifier[:]); err != nil {
@@ -171,29 +180,57 @@ func statusOf(err error) status {
 
 func (s status) Error() string { return fmt.Sprintf("NFS status %d", uint32(s)) }
 
-// handle names a file for as long as it exists, whichever server it is shown to: its inode number, and when it was made, since numbers are given
-// again. born is 0 where the file system does not know.
-type handle struct{ ino, born uint64 }
+// handle names a file for as long as it exists, whichever server it is shown to: its tree, its inode number there, and when it was made, since numbers
+// are given again. born is 0 where the file system does not know.
+type handle struct {
+	spot
+	born uint64
+}
 
-// handleMark begins each handle: what it is of.
-const handleMark = 0x4e4d6831 // "NMh1"
+// spot is where a file is, by numbers: which in which tree.
+type spot struct{ tree, ino uint64 }
 
-const handleBytes = 20
+// Marks begin handles: those of files in the home, which say no tree, and those of files in other trees.
+const (
+	homeMark = 0x4e4d6831 // "NMh1"
+	treeMark = 0x4e4d6832 // "NMh2"
+)
+
+const (
+	homeHandleBytes = 4 + 8 + 8
+	handleBytes     = 4 + 8 + 8 + 8
+)
 
 func (h handle) bytes() []byte {
-	b := binary.BigEndian.AppendUint32(make([]byte, 0, handleBytes), handleMark)
+	b := make([]byte, 0, handleBytes)
+	if h.tree == homeTree {
+		b = binary.BigEndian.AppendUint32(b, homeMark)
+	} else {
+		b = binary.BigEndian.AppendUint32(b, treeMark)
+		b = binary.BigEndian.AppendUint64(b, h.tree)
+	}
 	b = binary.BigEndian.AppendUint64(b, h.ino)
 	return binary.BigEndian.AppendUint64(b, h.born)
 }
 
-func parseHandle(b []byte) (handle, bool) {
-	if len(b) != handleBytes || binary.BigEndian.Uint32(b) != handleMark {
+// parseHandle reads a handle of any tree. A file has one handle.
+func parseHandle(b []byte) (h handle, ok bool) {
+	switch {
+	case len(b) == homeHandleBytes && binary.BigEndian.Uint32(b) == homeMark:
+		h.tree, b = homeTree, b[4:]
+	case len(b) == handleBytes && binary.BigEndian.Uint32(b) == treeMark:
+		h.tree, b = binary.BigEndian.Uint64(b[4:]), b[12:]
+		if h.tree == homeTree {
+			return handle{}, false
+		}
+	default:
 		return handle{}, false
 	}
-	return handle{binary.BigEndian.Uint64(b[4:]), binary.BigEndian.Uint64(b[12:])}, true
+	h.ino, h.born = binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])
+	return h, true
 }
 
 // is reports whether both are of one file.
 func (h handle) is(other handle) bool {
-	return h.ino == other.ino && (h.born == other.born || h.born == 0 || other.born == 0)
+	return h.spot == other.spot && (h.born == other.born || h.born == 0 || other.born == 0)
 }

@@ -32,7 +32,7 @@ func serve(t testing.TB, dir string, cfg nfs.Config) func(uid uint32, groups ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg.Root, cfg.Descriptors = os.NewFile(uintptr(tree), dir), "/proc/self/fd"
+	cfg.Trees, cfg.Descriptors = append([]nfs.Tree{{Export: nfs.Home, Root: os.NewFile(uintptr(tree), dir)}}, cfg.Trees...), "/proc/self/fd"
 	s, err := nfs.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func serve(t testing.TB, dir string, cfg nfs.Config) func(uid uint32, groups ...
 	}
 	return func(uid uint32, groups ...uint32) *client {
 		c := &client{t: t, Client: nfstest.Client{Do: do, UID: uid, GID: uid, Groups: groups}}
-		if c.root, err = c.Root(); err != nil {
+		if c.root, err = c.Root(nfs.Home); err != nil {
 			t.Fatal(err)
 		}
 		return c

@@ -6,11 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// file opens the file that the next argument is the handle of.
+// file opens the file that the next argument is the handle of. All files of a call are of one tree.
 func (c *call) file() (fd int, done func(), err error) {
 	h, ok := parseHandle(c.args.opaque(64))
 	if !ok {
 		return 0, nil, statusBadHandle
+	}
+	switch {
+	case c.tree == nil:
+		c.tree, c.out.tree = c.files.trees[h.tree], h.tree
+	case c.tree.number != h.tree:
+		return 0, nil, statusOtherDevice
 	}
 	return c.files.get(c.thread, h)
 }
@@ -62,8 +68,8 @@ func (c *call) find(dir int, name []byte) (fd int, h handle, done func(), err er
 	if err != nil {
 		return 0, h, nil, err
 	}
-	above := handleOf(&at)
-	if dots := string(name); dots == "." || dots == ".." && above.is(c.files.root) {
+	above := c.tree.handleOf(&at)
+	if dots := string(name); dots == "." || dots == ".." && above.is(c.tree.root) {
 		fd, done, err := c.files.get(c.thread, above)
 		return fd, above, done, err
 	} else if dots != ".." {
@@ -71,15 +77,15 @@ func (c *call) find(dir int, name []byte) (fd int, h handle, done func(), err er
 			return 0, h, nil, err
 		}
 	}
-	fd, stat, err := c.files.openAt(dir, string(name))
+	fd, stat, err := c.tree.openAt(dir, string(name))
 	if err != nil {
 		return 0, h, nil, err
 	}
-	h = handleOf(&stat)
+	h = c.tree.handleOf(&stat)
 	if string(name) == ".." { // its own place is known, or will be looked for
 		return fd, h, func() { _ = unix.Close(fd) }, nil
 	}
-	o := c.files.keep(&stat, above.ino, string(name), fd)
+	o := c.files.keep(h, above.ino, string(name), fd)
 	return o.fd, h, func() { c.files.unpin(o) }, nil
 }
 
@@ -170,7 +176,7 @@ func (c *call) read() {
 		c.out.boolean(false)
 		return
 	}
-	w := writer{data: append(buffer[:0], c.out.data...)}
+	w := writer{data: append(buffer[:0], c.out.data...), tree: c.out.tree}
 	w.u32(uint32(statusOK))
 	w.boolean(true)
 	w.attributes(&stat)
@@ -233,7 +239,7 @@ func (c *call) entries(plus bool) {
 		c.out.boolean(false)
 		return
 	}
-	list, left, some := writer{}, most-listBytes, false
+	list, left, some := writer{tree: c.out.tree}, most-listBytes, false
 	full := false
 	err = c.files.eachEntry(dir, from, func(e entry) bool {
 		size := entryBytes + (len(e.name)+3)&^3
@@ -249,7 +255,7 @@ func (c *call) entries(plus bool) {
 		list.opaque([]byte(e.name))
 		list.u64(e.next)
 		if plus {
-			c.describe(&list, dir, handleOf(&at).ino, e.name)
+			c.describe(&list, dir, at.Ino, e.name)
 		}
 		return true
 	})
@@ -271,12 +277,12 @@ func (c *call) entries(plus bool) {
 func (c *call) describe(list *writer, dir int, parent uint64, name string) {
 	var stat unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW, statMask, &stat)
-	if err != nil || deviceOf(&stat) != c.files.device || name == ".." {
+	if err != nil || deviceOf(&stat) != c.tree.device || name == ".." {
 		list.boolean(false)
 		list.boolean(false)
 		return
 	}
-	h := handleOf(&stat)
+	h := c.tree.handleOf(&stat)
 	if name != "." {
 		c.files.remember(h, parent, name)
 	}
@@ -291,7 +297,7 @@ func (c *call) fsstat() {
 	var fs unix.Statfs_t
 	if err == nil {
 		defer done()
-		err = unix.Fstatfs(int(c.cfg.Root.Fd()), &fs)
+		err = unix.Fstatfs(c.tree.fd, &fs)
 	}
 	c.status(err)
 	if err != nil {

@@ -28,6 +28,8 @@ type call struct {
 	who    credentials
 	args   reader
 	out    writer
+	// tree is that of the files that the call names, nil before the first.
+	tree *tree
 }
 
 // answer serves a call and returns the reply, nil where there is none to be given.
@@ -160,11 +162,16 @@ var programs = map[uint32][]procedure{
 // nothing is an empty list.
 func (c *call) nothing() { c.out.boolean(false) }
 
-// mount says where everything begins. It is the same for every path that is asked for.
+// mount says where a tree begins. A tree has one name, and nothing below it is mounted by itself.
 func (c *call) mount() {
-	c.args.opaque(maxPath)
+	export := c.args.opaque(maxPath)
+	t := c.files.trees[treeNumber(string(export))]
+	if t == nil {
+		c.status(statusNoEntry)
+		return
+	}
 	c.out.u32(uint32(statusOK))
-	c.out.opaque(c.files.root.bytes())
+	c.out.opaque(t.root.bytes())
 	c.out.u32(1)
 	c.out.u32(authSys)
 }

@@ -72,11 +72,11 @@ func (f *files) look(h handle) error {
 	return statusStale
 }
 
-// walk looks through all directories, those near the root first. The root is remembered for good, so a directory that is forgotten while its turn has
+// walk looks through all directories of a file's tree, those near the root first. The root is remembered for good, so a directory that is forgotten while its turn has
 // not come is opened by its ancestors or passed over.
 func (f *files) walk(h handle) (bool, error) {
-	found, budget := false, f.cfg.MostFiles/2
-	for queue := []handle{f.root}; len(queue) > 0 && !found; queue = queue[1:] {
+	t, found, budget := f.trees[h.tree], false, f.cfg.MostFiles/2
+	for queue := []handle{t.root}; len(queue) > 0 && !found; queue = queue[1:] {
 		dir, err := f.openSeen(queue[0], deepest)
 		if err != nil {
 			continue // gone meanwhile
@@ -86,10 +86,10 @@ func (f *files) walk(h handle) (bool, error) {
 				return true
 			}
 			var stat unix.Statx_t
-			if unix.Statx(dir.fd, e.name, unix.AT_SYMLINK_NOFOLLOW, statMask, &stat) != nil || deviceOf(&stat) != f.device {
+			if unix.Statx(dir.fd, e.name, unix.AT_SYMLINK_NOFOLLOW, statMask, &stat) != nil || deviceOf(&stat) != t.device {
 				return true
 			}
-			seen, isDir := handleOf(&stat), stat.Mode&unix.S_IFMT == unix.S_IFDIR
+			seen, isDir := t.handleOf(&stat), stat.Mode&unix.S_IFMT == unix.S_IFDIR
 			found = found || seen.is(h)
 			if budget--; isDir || found || budget > 0 {
 				f.remember(seen, queue[0].ino, e.name)

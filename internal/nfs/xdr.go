@@ -47,8 +47,11 @@ func (r *reader) opaque(most int) []byte {
 	return r.fixed(int(n))
 }
 
-// writer writes XDR.
-type writer struct{ data []byte }
+// writer writes XDR. tree is the number of the tree whose files' attributes it writes.
+type writer struct {
+	data []byte
+	tree uint64
+}
 
 func (w *writer) u32(v uint32) { w.data = binary.BigEndian.AppendUint32(w.data, v) }
 func (w *writer) u64(v uint64) { w.data = binary.BigEndian.AppendUint64(w.data, v) }

@@ -67,10 +67,10 @@ var attachGuards = []Mutant{
 	},
 	{
 		Guard:   "volumes are mounted at clean paths only",
-		File:    "internal/driver/container/volumes.go",
+		File:    "internal/driver/mounts.go",
 		Find:    "path.Clean(m.Path) != m.Path || m.Path == \"/\"",
 		Replace: "m.Path == \"/\"",
-		Test:    "./internal/driver/container TestVolumesThatCantBeMountedSafelyAreRefused",
+		Test:    "./internal/driver TestVolumesThatCantBeMountedSafelyAreRefused",
 	},
 	{
 		Guard:   "a volume hides no part of a member's system",

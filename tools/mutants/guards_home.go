@@ -1,6 +1,6 @@
 package main
 
-// homeGuards: what a machine's guest can't do with the home of its cluster.
+// homeGuards: what a machine's guest can't do with the home of its cluster and its volumes.
 var homeGuards = []Mutant{
 	{
 		Guard:   "another user of a guest does not claim to be root",
@@ -36,6 +36,48 @@ var homeGuards = []Mutant{
 		Find:    "unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC",
 		Replace: "unix.O_PATH|unix.O_CLOEXEC",
 		Test:    "./internal/nfs TestLinksAndSpecialFilesAreMade",
+	},
+	{
+		Guard:   "files of one tree are neither renamed nor linked to another",
+		File:    "internal/nfs/reading.go",
+		Find:    "case c.tree.number != h.tree:",
+		Replace: "case false:",
+		Test:    "./internal/nfs TestNothingIsLinkedOrRenamedBetweenTrees",
+	},
+	{
+		Guard:   "a file of the home has one handle",
+		File:    "internal/nfs/nfs.go",
+		Find:    "if h.tree == homeTree {\n\t\t\treturn handle{}, false",
+		Replace: "if false {\n\t\t\treturn handle{}, false",
+		Test:    "./internal/nfs TestAHandleOfOneTreeNeverReachesAnother",
+	},
+	{
+		Guard:   "trees are file systems of their own to a guest",
+		File:    "internal/nfs/attributes.go",
+		Find:    "w.u64(w.tree)",
+		Replace: "w.u64(homeTree)",
+		Test:    "./internal/nfs TestEachTreeIsMountedByItsExportAndHasFilesOfItsOwn",
+	},
+	{
+		Guard:   "a guest does not get above a tree",
+		File:    "internal/nfs/reading.go",
+		Find:    "above.is(c.tree.root)",
+		Replace: "false",
+		Test:    "./internal/nfs TestAFileSystemBelowATreeIsNotEntered",
+	},
+	{
+		Guard:   "a guest does not get to a file system below a tree",
+		File:    "internal/nfs/files.go",
+		Find:    "deviceOf(&stat) != t.device",
+		Replace: "t.device == 0",
+		Test:    "./internal/nfs TestAFileSystemBelowATreeIsNotEntered",
+	},
+	{
+		Guard:   "two trees have two numbers",
+		File:    "internal/nfs/files.go",
+		Find:    "if err == nil && f.trees[t.number] != nil {",
+		Replace: "if false {",
+		Test:    "./internal/nfs TestAServerIsNotMadeOfTreesThatItCantTellApart",
 	},
 	{
 		Guard:   "a call that is repeated is done once",

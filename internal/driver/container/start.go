@@ -144,7 +144,7 @@ func checkMember(m driver.Member) error {
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	if err := checkMounts(m.Mounts); err != nil {
+	if err := driver.CheckMounts(m.Mounts); err != nil {
 		return err
 	}
 	return checkFunctions(&a)

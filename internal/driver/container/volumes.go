@@ -22,21 +22,6 @@ import (
 // runtime would see the empty directory below it. So what a member has of the host's directories is mounted again in the spawner's namespace, for
 // as long as the runtime makes the member: a member's own mounts keep what they need.
 
-// checkMounts refuses volumes that could not be mounted where they should be.
-func checkMounts(mounts []driver.Mount) error {
-	for i, m := range mounts {
-		switch {
-		case !filepath.IsAbs(m.Source) || filepath.Clean(m.Source) != m.Source:
-			return fmt.Errorf("the directory %q of a volume must be a clean absolute path", m.Source)
-		case !path.IsAbs(m.Path) || path.Clean(m.Path) != m.Path || m.Path == "/":
-			return fmt.Errorf("a volume's path in the member must be absolute, clean and not the root, not %q", m.Path)
-		case slices.ContainsFunc(mounts[:i], func(other driver.Mount) bool { return other.Path == m.Path }):
-			return fmt.Errorf("two volumes have the path %s", m.Path)
-		}
-	}
-	return nil
-}
-
 // withPlaces makes room in a member's root for its volumes. Directories of the environment are read-only, so a directory to mount on has to be there,
 // unless the environment's own is empty: then the member has one of its own.
 func withPlaces(root environment.Root, mounts []driver.Mount) (environment.Root, error) {

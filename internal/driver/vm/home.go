@@ -17,9 +17,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/homeserver"
+	"github.com/nearmetal/nearmetal/internal/nfs"
 )
 
-// A member's home is served to its guest by a process of its own (package homeserver), to which QEMU connects. It is found again by its file, as
+// A member's home and its volumes are served to its guest by a process of its own (package homeserver), to which QEMU connects. It is found again by its file, as
 // QEMU's is, outlives agents, and is started again when it ends before the machine does: the guest's kernel repeats what was not answered.
 
 // fileServer has the process of the home's server.
@@ -152,17 +153,17 @@ func (d *Driver) serveHome(m driver.Member) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = socket.Close() }()
-	home, err := openHome(m.HomeDir)
+	all, closeTrees, err := openServed(m)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = home.Close() }()
+	defer closeTrees()
 	program, err := d.homeProgram()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = program.Close() }()
-	pid, orders, answers, err := d.startHome(m, program, socket, home)
+	pid, orders, answers, err := d.startHome(m, program, socket, all)
 	if err != nil {
 		return 0, err
 	}
@@ -217,16 +218,53 @@ func (d *Driver) listenHome(m driver.Member) (*os.File, error) {
 	return listener.File()
 }
 
-// openHome opens a home as a tree of its own, from which nothing above it is reached.
-func openHome(path string) (*os.File, error) {
+// servedTree is a directory that a member's guest is served.
+type servedTree struct {
+	export string
+	file   *os.File
+}
+
+// openServed opens what a member's guest is served: its home, and its volumes, whose exports are their paths in the guest.
+func openServed(m driver.Member) (all []servedTree, closeAll func(), err error) {
+	closeAll = func() {
+		for _, t := range all {
+			_ = t.file.Close()
+		}
+	}
+	open := func(export, source string, readOnly bool) {
+		file, openErr := openTree(source, readOnly)
+		if openErr != nil {
+			err = errors.Join(err, fmt.Errorf("what it has at %s: %w", export, openErr))
+			return
+		}
+		all = append(all, servedTree{export, file})
+	}
+	if m.HomeDir != "" {
+		open(nfs.Home, m.HomeDir, false)
+	}
+	for _, v := range m.Mounts {
+		open(v.Path, v.Source, v.ReadOnly)
+	}
+	if err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	return all, closeAll, nil
+}
+
+// openTree opens a directory as a tree of its own, from which nothing above it is reached. The kernel refuses changes by way of a read-only one.
+func openTree(path string, readOnly bool) (*os.File, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
-		return nil, fmt.Errorf("the home %s: %w", path, err)
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	// Not noexec: whoever asks whether a file may be executed would hear that it may not.
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if readOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return nil, errors.Join(fmt.Errorf("the home %s: %w", path, err), unix.Close(tree))
+		return nil, errors.Join(fmt.Errorf("set attributes of %s: %w", path, err), unix.Close(tree))
 	}
 	return os.NewFile(uintptr(tree), path), nil
 }
@@ -257,7 +295,7 @@ func (d *Driver) homeProgram() (*os.File, error) {
 }
 
 // startHome starts a server, and returns the files by which it takes its order and answers.
-func (d *Driver) startHome(m driver.Member, program, socket, home *os.File) (pid int, orders, answers *os.File, err error) {
+func (d *Driver) startHome(m driver.Member, program, socket *os.File, all []servedTree) (pid int, orders, answers *os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		return 0, nil, nil, err
@@ -275,12 +313,15 @@ func (d *Driver) startHome(m driver.Member, program, socket, home *os.File) (pid
 	a := &m.Assignment
 	mapping := []syscall.SysProcIDMap{{HostID: int(a.UserIDs.First), Size: int(a.UserIDs.Count)}}
 	args := []string{homeserver.Name, uuidText(d.domainUUID(a.ID)), cpuset(a.CPUs)}
+	files := []*os.File{
+		homeserver.FileOrders: hears, homeserver.FileAnswers: says, 2: null, homeserver.FileProgram: program, homeserver.FileSocket: socket,
+	}
+	for _, t := range all {
+		args, files = append(args, t.export), append(files, t.file)
+	}
 	process, err := os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", homeserver.FileProgram), args, &os.ProcAttr{
 		Dir: "/", Env: []string{},
-		Files: []*os.File{
-			homeserver.FileOrders: hears, homeserver.FileAnswers: says, 2: null,
-			homeserver.FileProgram: program, homeserver.FileSocket: socket, homeserver.FileHome: home,
-		},
+		Files: files,
 		Sys: &syscall.SysProcAttr{
 			Cloneflags: homeserver.Namespaces, UidMappings: mapping, GidMappings: mapping, GidMappingsEnableSetgroups: true,
 			Credential: &syscall.Credential{}, Setsid: true,

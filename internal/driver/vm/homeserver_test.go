@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/homelink"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/nfs"
 	"github.com/nearmetal/nearmetal/internal/nfs/nfstest"
 )
 
@@ -93,7 +94,7 @@ func homeOf(t *testing.T) (*rig, string, func() net.Conn) {
 func TestAHomesServerServesTheHomeInTheClustersName(t *testing.T) {
 	r, id, dial := homeOf(t)
 	c := &nfstest.Client{Do: nfstest.Over(dial()), UID: 1000, GID: 1000}
-	root, err := c.Root()
+	root, err := c.Root(nfs.Home)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +157,7 @@ func checkConfined(t *testing.T, pid int) {
 func TestAHomesServerThatIsKilledIsStartedAgainAndKnowsTheHandles(t *testing.T) {
 	r, id, dial := homeOf(t)
 	c := &nfstest.Client{Do: nfstest.Over(dial())}
-	root, err := c.Root()
+	root, err := c.Root(nfs.Home)
 	if err != nil {
 		t.Fatal(err)
 	}

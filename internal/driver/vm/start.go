@@ -126,14 +126,12 @@ func checkMember(m driver.Member) error {
 		return fmt.Errorf("environment %q has no kernel, which a virtual machine needs; build one that has: nearmetal env build debian-mpi", a.Environment)
 	case len(a.Ports) == 0 || len(a.Ports) > len(m.Networks):
 		return fmt.Errorf("it has %d ports and %d networks", len(a.Ports), len(m.Networks))
-	case len(m.Mounts) > 0:
-		return errors.New("virtual machines take no volumes but a home")
-	case !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
+	case m.HomeDir != "" && !filepath.IsAbs(m.HomeDir) || !filepath.IsAbs(m.ControlDir):
 		return fmt.Errorf("the home (%q) and control (%q) directories must be absolute paths", m.HomeDir, m.ControlDir)
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	return driver.CheckDevices(&a)
+	return errors.Join(driver.CheckMounts(m.Mounts), driver.CheckDevices(&a))
 }
 
 // StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
@@ -221,8 +219,11 @@ func (d *Driver) showControl(host *daemon, m driver.Member) error {
 	return host.add([]shown{{path: m.ControlDir, at: viewOf(m.Assignment.ID).control(), readOnly: true}})
 }
 
-// giveHome gives the shared home to the cluster, if it is still the host root's. The name is not followed if it is a link.
+// giveHome gives the shared home to the cluster, if there is one and it is still the host root's. The name is not followed if it is a link.
 func giveHome(dir string, user int) error {
+	if dir == "" {
+		return nil
+	}
 	info, err := os.Lstat(dir)
 	if err != nil {
 		return fmt.Errorf("shared home: %w", err)
@@ -417,9 +418,15 @@ func (d *Driver) recall(id string) (record, error) {
 func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 	a := &m.Assignment
 	s := guestlink.Setup{
-		Hostname: a.Member, Home: "/home",
-		Dirs:    []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
-		Program: []string{guestlink.ProgramInGuest}, WatchdogSeconds: int(cmp.Or(d.cfg.Watchdog, watchdogTime) / time.Second),
+		Hostname: a.Member,
+		Dirs:     []guestlink.Dir{{Path: path.Join("/home", m.User.Name), Mode: 0o700, UID: m.User.UID, GID: m.User.GID}},
+		Program:  []string{guestlink.ProgramInGuest}, WatchdogSeconds: int(cmp.Or(d.cfg.Watchdog, watchdogTime) / time.Second),
+	}
+	if m.HomeDir != "" {
+		s.Home = "/home"
+	}
+	for _, v := range m.Mounts {
+		s.Volumes = append(s.Volumes, guestlink.Volume{Path: v.Path, ReadOnly: v.ReadOnly})
 	}
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)

@@ -33,7 +33,8 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	if err != nil || r.Foreign != nil {
 		return err // nobody in it takes files: it has those of its start
 	}
-	m.Boot = r.Member.Boot // new files are no new boot, nor another size
+	m.Boot = r.Member.Boot // new files are no new boot, no other volumes, nor another size
+	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = r.Member.Mounts, r.Member.Assignment.Volumes, r.Member.Assignment.VolumesNumber
 	m.Assignment = m.Assignment.Sized(r.Member.Assignment.Held())
 	r.Member = m
 	setup, err := d.setupOf(m)

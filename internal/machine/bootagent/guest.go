@@ -78,7 +78,7 @@ func (a *Agent) guest(ctx context.Context, formats []image.RootFormat) error {
 	a.obeyPowerButton()
 	a.obeyHotplug()
 	a.log.Info("waiting for the host", "after", time.Since(a.begun))
-	return guestlink.Serve(ctx, virtioport.Listen(guestlink.Port), &guest{agent: a})
+	return guestlink.Serve(ctx, virtioport.Listen(guestlink.Port), &guest{agent: a, files: hostFiles{log: a.log}})
 }
 
 // keepProgram takes the host's program over from the initial RAM disk, which goes.
@@ -133,6 +133,7 @@ func guestDisk(ctx context.Context, serial string) (string, error) {
 type guest struct {
 	agent *Agent
 	mu    sync.Mutex
+	files hostFiles
 	// placed are the files of the last setup; program is what was started, nil before the first.
 	placed  []guestlink.File
 	program []string
@@ -185,9 +186,12 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 	}
 	g.agent.follow(s.Interfaces)
 	if s.Home != "" {
-		if err := g.agent.mountHome(s.Home); err != nil {
+		if err := g.files.mountHome(s.Home); err != nil {
 			return err
 		}
+	}
+	if err := g.files.mountVolumes(s.Volumes); err != nil {
+		return err
 	}
 	for _, d := range s.Dirs {
 		if err := ownDir(d); err != nil {
@@ -217,8 +221,11 @@ func linkDisks(ctx context.Context, names []string) error {
 	return nil
 }
 
-// ownDir makes a directory, unless it is there.
+// ownDir makes a directory and what it is in, unless that is there.
 func ownDir(d guestlink.Dir) error {
+	if err := os.MkdirAll(filepath.Dir(d.Path), 0o755); err != nil {
+		return err
+	}
 	err := os.Mkdir(d.Path, os.FileMode(d.Mode)&os.ModePerm)
 	if errors.Is(err, os.ErrExist) {
 		return nil

@@ -3,38 +3,90 @@ package bootagent
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
 	"github.com/nearmetal/nearmetal/internal/machine/homelink"
 	"github.com/nearmetal/nearmetal/internal/virtioport"
 )
 
-// homeOptions are nfs(5)'s. The machine may be frozen at any moment and go on elsewhere much later: the kernel asks again for as long as it takes (hard).
+// nfsOptions are nfs(5)'s. The machine may be frozen at any moment and go on elsewhere much later: the kernel asks again for as long as it takes (hard).
 // Others write there, too, so attributes are asked for again after a second, and a name that is missing may exist in the next moment. Locks are this
 // machine's own (nolock).
-const homeOptions = "vers=3,proto=tcp,mountproto=tcp,mountvers=3,nolock,hard,timeo=100,retrans=2,actimeo=1,lookupcache=positive,sec=sys"
+const nfsOptions = "vers=3,proto=tcp,mountproto=tcp,mountvers=3,nolock,hard,timeo=100,retrans=2,actimeo=1,lookupcache=positive,sec=sys"
 
-// mountHome mounts the cluster's home. The kernel speaks to this process, which carries what it says to the host for as long as the machine runs.
-func (a *Agent) mountHome(at string) error {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return fmt.Errorf("the way to the home: %w", err)
+// hostFiles are the directories of the host that the machine has mounted: the cluster's home and its volumes. The kernel speaks to this process, which
+// carries what it says to the host for as long as the machine runs.
+type hostFiles struct {
+	log *slog.Logger
+	// port of 127.0.0.1 is where the kernel speaks to it, 0 before anything is mounted.
+	port int
+	// home is where the home is, "" while it is not mounted. volumes are those that are mounted.
+	home    string
+	volumes []guestlink.Volume
+}
+
+// mountHome mounts the cluster's home, unless it is.
+func (f *hostFiles) mountHome(at string) error {
+	if f.home == at {
+		return nil
 	}
-	go func() {
-		err := homelink.Carry(context.Background(), virtioport.Listen(homelink.Port), listener, ofKernel)
-		a.log.Error("the home is out of reach", "error", err)
-	}()
+	if err := f.mount(guestlink.HomeExport, at, 0); err != nil {
+		return fmt.Errorf("mount the cluster's home at %s: %w", at, err)
+	}
+	f.home = at
+	return nil
+}
+
+// mountVolumes mounts those of the volumes that are not yet.
+func (f *hostFiles) mountVolumes(all []guestlink.Volume) error {
+	for _, v := range all {
+		if slices.Contains(f.volumes, v) {
+			continue
+		}
+		flags := uintptr(0)
+		if v.ReadOnly {
+			flags = unix.MS_RDONLY
+		}
+		if err := f.mount(v.Path, v.Path, flags); err != nil {
+			return fmt.Errorf("mount the volume at %s: %w", v.Path, err)
+		}
+		f.volumes = append(f.volumes, v)
+	}
+	return nil
+}
+
+// mount mounts what the host exports. Each export is a file system of its own, by which the kernel tells them apart.
+func (f *hostFiles) mount(export, at string, flags uintptr) error {
+	if err := f.carry(); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	options := fmt.Sprintf("%s,addr=127.0.0.1,port=%d,mountaddr=127.0.0.1,mountport=%[2]d", homeOptions, port)
-	if err := unix.Mount("127.0.0.1:/", at, "nfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
-		return fmt.Errorf("mount the cluster's home at %s: %w", at, err)
+	options := fmt.Sprintf("%s,addr=127.0.0.1,port=%d,mountaddr=127.0.0.1,mountport=%[2]d", nfsOptions, f.port)
+	return unix.Mount("127.0.0.1:"+export, at, "nfs", unix.MS_NOSUID|unix.MS_NODEV|flags, options)
+}
+
+// carry opens the way to the host, unless it is open.
+func (f *hostFiles) carry() error {
+	if f.port != 0 {
+		return nil
 	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("the way to the host's files: %w", err)
+	}
+	go func() {
+		err := homelink.Carry(context.Background(), virtioport.Listen(homelink.Port), listener, ofKernel)
+		f.log.Error("the home and the volumes are out of reach", "error", err)
+	}()
+	f.port = listener.Addr().(*net.TCPAddr).Port
 	return nil
 }
 

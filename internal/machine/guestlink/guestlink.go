@@ -44,11 +44,13 @@ const MaxRoots = 16
 type Setup struct {
 	Hostname   string      `json:"hostname"`
 	Interfaces []Interface `json:"interfaces"`
-	// Home is where the cluster's home is mounted, which package homelink leads to.
+	// Home is where the cluster's home is mounted, which package homelink leads to; "": the machine has none.
 	Home string `json:"home"`
 	// Disks are the names of the block volumes that the machine has as disks.
 	Disks []string `json:"disks,omitempty"`
-	Dirs  []Dir    `json:"dirs"`
+	// Volumes are mounted by the same way.
+	Volumes []Volume `json:"volumes,omitempty"`
+	Dirs    []Dir    `json:"dirs"`
 	// Files replace those of the Setup before.
 	Files []File `json:"files"`
 	// Program is started once the first Setup is in force. The machine goes off when it ends.
@@ -91,7 +93,16 @@ func (i Interface) IsOf(address net.HardwareAddr) bool {
 	return address.String() == i.MAC
 }
 
-// Dir is a directory that is made unless it is there.
+// HomeExport is what the host exports the home as.
+const HomeExport = "/"
+
+// Volume is a directory of the host, which exports it by the path that the machine mounts it at.
+type Volume struct {
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Dir is a directory that is made, with what it is in, unless it is there.
 type Dir struct {
 	Path string `json:"path"`
 	Mode uint32 `json:"mode"`

@@ -171,9 +171,9 @@ func (c *Client) NFS(procedure uint32, args Args) (status uint32, r *Reply, err 
 	return r.U32(), r, r.err
 }
 
-// Root mounts and returns the handle of the root.
-func (c *Client) Root() ([]byte, error) {
-	r, err := c.Send(c.Call(Mount, 1, Args{}.Bytes([]byte("/"))))
+// Root mounts an export and returns the handle of its root.
+func (c *Client) Root(export string) ([]byte, error) {
+	r, err := c.Send(c.Call(Mount, 1, Args{}.Bytes([]byte(export))))
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +187,7 @@ func (c *Client) Root() ([]byte, error) {
 type Attributes struct {
 	Type, Mode, Links, UID, GID uint32
 	Size, ID                    uint64
+	FileSystem                  uint64
 }
 
 // Attributes takes those of a file.
@@ -194,8 +195,7 @@ func (r *Reply) Attributes() (a Attributes) {
 	a = Attributes{Type: r.U32(), Mode: r.U32(), Links: r.U32(), UID: r.U32(), GID: r.U32(), Size: r.U64()}
 	r.U64()
 	r.U64()
-	r.U64()
-	a.ID = r.U64()
+	a.FileSystem, a.ID = r.U64(), r.U64()
 	r.Fixed(24)
 	return a
 }
