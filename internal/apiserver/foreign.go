@@ -44,6 +44,7 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 				Message: fmt.Sprintf("is not possible with environment %q, the disk of another system: nobody tells that system which of two interfaces with one address to use", g.Environment),
 			})
 		}
+		problems = append(problems, foreignVolumes(spec, i)...)
 		if len(g.Checks) > 0 {
 			problems = append(problems, api.FieldProblem{
 				Location: groupField(spec, i, "checks"),
@@ -56,6 +57,18 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 		return failFields(codeInvalidCluster, problems...)
 	}
 	return nil
+}
+
+// foreignVolumes refuses volumes to a group whose environment is the disk of another system. A volume as the home is that of the other groups.
+func foreignVolumes(spec api.ClusterSpec, i int) []api.FieldProblem {
+	further := slices.IndexFunc(spec.Volumes, func(v api.VolumeAttachment) bool { return v.MountPath() != "/home" })
+	if further < 0 {
+		return nil
+	}
+	return []api.FieldProblem{{
+		Location: groupField(spec, i, "environment"), Value: spec.Groups[i].Environment,
+		Message: fmt.Sprintf("is the disk of another system, without an agent to mount volume %q; omit the volume, or have that group in a cluster of its own", spec.Volumes[further].Name),
+	}}
 }
 
 // needForeign refuses what only members with the disk of another system have.

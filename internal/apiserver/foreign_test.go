@@ -22,6 +22,7 @@ func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
 		"nobody tells that system which": {Name: "c1", Environment: "other", Stack: api.StackVM, Interface: api.InterfaceVF, Standby: true},
 		"no node sees the traffic of a":  {Name: "c1", Environment: "other", Stack: api.StackVM, Interface: api.InterfaceVF},
 		"without an agent to run":        {Name: "c1", Environment: "other", Stack: api.StackVM, Checks: []api.Check{check}},
+		`to mount volume "data"; omit`:   {Name: "c1", Environment: "other", Stack: api.StackVM, Volumes: []api.VolumeAttachment{{Name: "home", Path: "/home"}, {Name: "data"}}},
 	} {
 		if _, err := s.Client().CreateCluster(t.Context(), req); !client.HasCode(err, "invalid_cluster") || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want one with %q", err, want)

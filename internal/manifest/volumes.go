@@ -31,12 +31,9 @@ func (n *normalizer) storage(req api.ClusterRequest, spec *api.ClusterSpec, path
 		n.add("home.kind", spec.Home.Kind, "conflicts with a volume at %s, which is the home then; omit one of them", homePath)
 	}
 	for i, g := range spec.Groups {
-		at := join(pathOf(i), "stack")
-		switch {
-		case g.Stack == api.StackMetal && (len(spec.Volumes) > 0 || spec.Home != (api.ClusterHome{})):
-			n.add(at, string(g.Stack), "members on the stack %q have the home of their cluster without a size, and no volumes; use the stack %q", g.Stack, api.StackContainer)
-		case g.Stack == api.StackVM && spec.Home.Kind == api.HomeNone:
-			n.add(at, string(g.Stack), "members on the stack %q have a home; omit home, or use the stack %q", g.Stack, api.StackContainer)
+		if g.Stack == api.StackMetal && (len(spec.Volumes) > 0 || spec.Home != (api.ClusterHome{})) {
+			n.add(join(pathOf(i), "stack"), string(g.Stack), "members on the stack %q have the home of their cluster without a size, and no volumes; use the stack %q or %q",
+				g.Stack, api.StackContainer, api.StackVM)
 		}
 	}
 }
