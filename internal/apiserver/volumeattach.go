@@ -23,7 +23,7 @@ type attachedInput struct {
 func (s *Server) registerVolumeAttachments() {
 	operation(s, "POST /v1/clusters/{name}/volumes", AccessChange, "attach-volume", "Attach a volume to a cluster",
 		"All members get the volume while they run; new members get it when they start. `status.members[].volume_changes` shows the progress. Only "+
-			"members on the stack container take volumes while they run, and no home. A volume that is attached in the same way stays as it is.",
+			"members on the stacks container and vm take volumes while they run, and no home. Virtual machines take them once they are not paused. A volume that is attached in the same way stays as it is.",
 		http.StatusOK, s.attachVolume,
 		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeCantAttach, codeUnknownVolume, codeVolumeInUse)...)
 	operation(s, "DELETE /v1/clusters/{name}/volumes/{volume}", AccessChange, "detach-volume", "Detach a volume from a cluster",
@@ -199,9 +199,14 @@ func checkVolumesChange(name string, intent *api.ClusterIntent, c *state.Cluster
 	return nil
 }
 
-// checkReach refuses a cluster whose members would not reach all of its volumes.
+// checkReach refuses a cluster whose members would not reach all of its volumes, or could not mount them.
 func (s *Server) checkReach(name string, intent *api.ClusterIntent, c *state.Cluster) error {
 	view := s.cfg.Reader.View()
+	for _, g := range intent.Spec.Groups {
+		if img := view.ImageOf(g.Environment); img != nil && img.Disk != nil {
+			return fail(codeCantAttach, "members of group %q of cluster %q have the disk of another system, environment %q, without an agent to mount a volume", g.Name, name, g.Environment)
+		}
+	}
 	nodes, first := []string{}, ""
 	for a := range c.Held() {
 		if a.IsMember() && !slices.Contains(nodes, a.Node) {

@@ -39,9 +39,16 @@ func TestAVolumeIsAttachedToARunningClusterOrRefusedWithTheReason(t *testing.T) 
 	refused("the system", api.VolumeAttachment{Name: "data", Path: "/etc/x"}, "invalid_request", "would hide a part of the member's system")
 	refused("another node", api.VolumeAttachment{Name: "far"}, "cant_attach", `volume "far" lies on node pool, which does not serve it to others`)
 	refused("no node yet", api.VolumeAttachment{Name: "unplaced"}, "cant_attach", `volume "unplaced" has no node yet`)
-	change(func(in *api.ClusterIntent) { in.Spec.Groups[0].Stack = api.StackVM })
-	refused("machines", api.VolumeAttachment{Name: "data"}, "cant_attach", `only members of stack "container" take volumes while they run`)
-	change(func(in *api.ClusterIntent) { in.Spec.Groups[0].Stack = api.StackContainer })
+	change(func(in *api.ClusterIntent) { in.Spec.Groups[0].Stack = api.StackMetal })
+	refused("whole machines", api.VolumeAttachment{Name: "data"}, "cant_attach", `only members of the stacks "container" and "vm" take volumes while they run`)
+	s.AddDisk("other")
+	environment := ""
+	change(func(in *api.ClusterIntent) {
+		g := &in.Spec.Groups[0]
+		environment, g.Stack, g.Environment = g.Environment, api.StackVM, "other"
+	})
+	refused("another system", api.VolumeAttachment{Name: "data"}, "cant_attach", `environment "other", without an agent to mount a volume`)
+	change(func(in *api.ClusterIntent) { in.Spec.Groups[0].Environment = environment })
 
 	data := api.VolumeAttachment{Name: "data", Path: "/ref"}
 	for range 2 { // again changes nothing

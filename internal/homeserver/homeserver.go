@@ -53,6 +53,17 @@ var capabilities = []uintptr{
 	unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_SETGID, unix.CAP_SETUID,
 }
 
+// Exports returns those in the arguments of a server. One of an earlier version named none, and served the home.
+func Exports(args []string) []string {
+	if len(args) > argExports && args[len(args)-1] == serving {
+		args = args[:len(args)-1]
+	}
+	if len(args) <= argExports {
+		return nil
+	}
+	return args[argExports:]
+}
+
 // descriptors is where a server sees its own file descriptors, in an otherwise empty root.
 const descriptors = "/fd"
 

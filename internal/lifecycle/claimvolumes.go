@@ -17,8 +17,8 @@ const homePath = "/home"
 // VolumeAttachable returns why volumes of a cluster's members can't change while they run, or "".
 func VolumeAttachable(spec *api.ClusterSpec) string {
 	for i := range spec.Groups {
-		if g := &spec.Groups[i]; g.Stack != api.StackContainer {
-			return fmt.Sprintf("members of group %q run on stack %q; only members of stack %q take volumes while they run", g.Name, g.Stack, api.StackContainer)
+		if g := &spec.Groups[i]; g.Stack == api.StackMetal {
+			return fmt.Sprintf("members of group %q run on stack %q; only members of the stacks %q and %q take volumes while they run", g.Name, g.Stack, api.StackContainer, api.StackVM)
 		}
 	}
 	return ""

@@ -62,7 +62,14 @@ func remounts(t *testing.T, ctx context.Context, f Fixture) {
 	line("echo x > /var/deep/er/file", true)
 	if pauser, ok := f.Driver.(driver.Pauser); ok {
 		must(t, "Pause", pauser.Pause(ctx, id))
-		to("Remount of a paused member", 2, deep)
+		m.Mounts, m.Assignment.VolumesNumber = []driver.Mount{deep}, 2
+		if err := mounter.Remount(ctx, m); errors.Is(err, driver.ErrMountLater) {
+			if o := find(t, ctx, f.Driver, id); o.Member.Assignment.VolumesNumber != 1 || len(o.Member.Mounts) != 2 {
+				t.Errorf("a paused member that can't change its mounts has the record %+v", o.Member)
+			}
+		} else {
+			to("Remount of a paused member", 2, deep)
+		}
 		must(t, "Resume", pauser.Resume(ctx, id))
 	}
 	to("Remount with one less", 3, deep)

@@ -31,6 +31,7 @@ func TestVirtualMachinesMeetTheDriverContract(t *testing.T) {
 			End:    func(t *testing.T, o driver.Observation, code int) { r.tell(t, o.ID, order{Exit: &code}) },
 			Listen: func(t *testing.T, id string) int { return r.tell(t, id, order{Listen: true}).Port },
 			Left:   func(t *testing.T) []string { return r.left(t) },
+			Shell:  func(t *testing.T, id, line string) (string, error) { return r.shell(t, id, line) },
 		}
 	}
 	drivertest.Run(t, fixture)

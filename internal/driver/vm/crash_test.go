@@ -33,7 +33,7 @@ type doomed struct {
 	Image    environment.Image
 	Clean    bool
 	Member   driver.Member
-	// Do is another call: reboot, resize, save, restore, snapshot, lay-down, send or receive. The last two have the socket of the other host at To.
+	// Do is another call: reboot, remount, resize, save, restore, snapshot, lay-down, send or receive. The last two have the socket of the other host at To.
 	Do, From, To string
 }
 
@@ -57,6 +57,8 @@ func beDoomed(text string) error {
 	switch job.Do {
 	case "reboot":
 		return d.Reboot(context.Background(), job.Member, 0)
+	case "remount":
+		return d.Remount(context.Background(), job.Member)
 	case "resize":
 		return d.Resize(context.Background(), job.Member)
 	case "save":

@@ -59,6 +59,33 @@ func (d *Driver) keepHome(m driver.Member) error {
 	return nil
 }
 
+// replaceHome has a member's home served by another process, as m says. Nobody else begins to serve it meanwhile.
+func (d *Driver) replaceHome(ctx context.Context, m driver.Member) error {
+	id := m.Assignment.ID
+	k := &homeKeeper{ended: make(chan struct{})}
+	var life context.Context
+	life, k.end = context.WithCancel(d.lifetime)
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		k.end()
+		return errClosed
+	}
+	before := d.homes[id]
+	d.homes[id] = k
+	d.mu.Unlock()
+	err := d.endServer(ctx, id, before)
+	pid := 0
+	if err == nil {
+		pid, err = d.serveHome(m)
+	}
+	go func() { // which tries again where that failed: a guest without its files stands still
+		defer close(k.ended)
+		d.watchHome(life, m, pid)
+	}()
+	return err
+}
+
 // newKeeper notes that a member's home is served; nil where it is already.
 func (d *Driver) newKeeper(id string) (*homeKeeper, context.Context, error) {
 	d.mu.Lock()
@@ -105,6 +132,11 @@ func (d *Driver) endHome(ctx context.Context, id string) error {
 	k := d.homes[id]
 	delete(d.homes, id)
 	d.mu.Unlock()
+	return d.endServer(ctx, id, k)
+}
+
+// endServer ends the server of a member's home, and what keeps it running; nil: nothing does.
+func (d *Driver) endServer(ctx context.Context, id string, k *homeKeeper) error {
 	if k != nil {
 		k.end()
 		<-k.ended
@@ -122,24 +154,53 @@ func (d *Driver) endHome(ctx context.Context, id string) error {
 	return nil
 }
 
-// homePID is the process of the server of a member's home, 0 when there is none. The file says which it should be, and the process whether it is.
+// homePID is the process of the server of a member's home, 0 when there is none.
 func (d *Driver) homePID(id string) (int, error) {
+	pid, _, err := d.homeProcess(id)
+	return pid, err
+}
+
+// homeProcess is the process of the server of a member's home with its arguments, 0 when there is none. The file says which it should be, and the
+// process whether it is.
+func (d *Driver) homeProcess(id string) (pid int, args []string, err error) {
 	text, err := os.ReadFile(d.path(id, fileServer))
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, nil
+		return 0, nil, nil
 	}
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return 0, nil //nolint:nilerr // what is no number is no process
+		return 0, nil, nil //nolint:nilerr // what is no number is no process
 	}
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	if err != nil || !strings.HasPrefix(string(line), homeserver.Name+"\x00"+uuidText(d.domainUUID(id))+"\x00") {
-		return 0, nil //nolint:nilerr // the process has ended
+	args = strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	if err != nil || len(args) < 2 || args[0] != homeserver.Name || args[1] != uuidText(d.domainUUID(id)) {
+		return 0, nil, nil //nolint:nilerr // the process has ended
 	}
-	return pid, nil
+	return pid, args, nil
+}
+
+// exportsNow are what the server of a member's files exports.
+func (d *Driver) exportsNow(id string) ([]string, error) {
+	pid, args, err := d.homeProcess(id)
+	if err != nil || pid == 0 {
+		return nil, err
+	}
+	return homeserver.Exports(args), nil
+}
+
+// exportsOf are what a member is to be served, in the order in which it is opened.
+func exportsOf(m driver.Member) []string {
+	var all []string
+	if m.HomeDir != "" {
+		all = append(all, nfs.Home)
+	}
+	for _, v := range m.Mounts {
+		all = append(all, v.Path)
+	}
+	return all
 }
 
 // serveHome starts the server of a member's home unless there is one, and returns its process.

@@ -425,9 +425,7 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 	if m.HomeDir != "" {
 		s.Home = "/home"
 	}
-	for _, v := range m.Mounts {
-		s.Volumes = append(s.Volumes, guestlink.Volume{Path: v.Path, ReadOnly: v.ReadOnly})
-	}
+	s.Volumes = volumesOf(m)
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)
 		i := slices.IndexFunc(m.Networks, func(network networkOf) bool { return network.UID == a.Ports[n].Network })

@@ -2,6 +2,7 @@ package vm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -63,7 +64,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	return d.writeRecord(id, r)
 }
 
-// welcome sets the clock of a guest that has arrived here. The guest is reached already, so that the time is not old when it comes.
+// welcome sets the clock of a guest that has arrived here, and its volumes. The guest is reached already, so that the time is not old when it comes.
 func (d *Driver) welcome(ctx context.Context, id string, g *guest, setup guestlink.Setup) error {
 	d.mu.Lock()
 	arrived := d.arrived[id]
@@ -73,7 +74,15 @@ func (d *Driver) welcome(ctx context.Context, id string, g *guest, setup guestli
 		return nil
 	}
 	setup.Clock = time.Now()
-	return g.send(ctx, g.next(), setup)
+	if err := g.send(ctx, g.next(), setup); err != nil {
+		return err
+	}
+	// Its volumes may have changed while it was on its way. What it has beyond them is served no more.
+	err := g.client.Volumes(ctx, guestlink.Volumes{All: setup.Volumes, Gone: true})
+	if errors.Is(err, guestlink.ErrOld) && len(setup.Volumes) == 0 {
+		return nil // it never had any
+	}
+	return err
 }
 
 // running looks at a member that must be alive.

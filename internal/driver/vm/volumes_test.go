@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/homeserver"
 )
 
 // volume makes a directory that a cluster's members may have, as pools attach volumes.
@@ -99,11 +101,120 @@ func TestAMachineHasTheVolumesOfItsCluster(t *testing.T) {
 	}
 	id = m.Assignment.ID
 	next("after it was saved and restored")
+	// Its cluster may get other volumes while it is saved.
+	if err := r.Save(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m = r.successor(t, m)
+	m.HomeDir, m.Mounts = "", []driver.Mount{{Source: volume(t, r, "more"), Path: "/volumes/more", ReadOnly: true}, mounts[0]}
+	if err := r.Restore(t.Context(), m, id); err != nil {
+		t.Fatal(err)
+	}
+	id = m.Assignment.ID
+	if got, want := r.tell(t, id, order{Shell: volumesMounted + "; cat /volumes/data/file"}).Text, "/volumes/data\n/volumes/more\nmine\n"; got != want {
+		t.Errorf("restored with other volumes, it has %q, want %q", got, want)
+	}
 	m.Boot = "second"
 	if err := r.Reboot(t.Context(), m, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.tell(t, id, order{Shell: "cat /volumes/data/file /ref/deep/er/table"}).Text; got != "mine\nof the host\n" {
-		t.Errorf("after a reboot the volumes hold %q", got)
+	if got, want := r.tell(t, id, order{Shell: volumesMounted + "; cat /volumes/data/file"}).Text, "/volumes/data\n/volumes/more\nmine\n"; got != want {
+		t.Errorf("after a reboot it has %q, want %q", got, want)
+	}
+}
+
+// volumesMounted is a command line that prints where a guest has volumes.
+const volumesMounted = "awk '$3 == \"nfs\" && $2 != \"/home\" {print $2}' /proc/self/mounts | sort"
+
+// exported is what the server of a member's files exports.
+func exported(t *testing.T, r *rig, id string) []string {
+	t.Helper()
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", homePID(t, r, id)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return homeserver.Exports(strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"))
+}
+
+func TestAMachineKeepsWhatItHasWhenItCantHaveOtherVolumes(t *testing.T) {
+	r := newRig(t, needGuests(t))
+	m := r.member(t)
+	id := m.Assignment.ID
+	data := volume(t, r, "data")
+	m.Mounts = []driver.Mount{{Source: data, Path: "/volumes/data"}}
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	process := homePID(t, r, id)
+	for want, mounts := range map[string][]driver.Mount{
+		"absent: no such file":     {m.Mounts[0], {Source: filepath.Join(r.dir, "absent"), Path: "/volumes/absent"}},
+		"it has to be detached":    {{Source: data, Path: "/volumes/data", ReadOnly: true}},
+		"must be absolute, clean ": {{Source: data, Path: "/volumes/../etc"}},
+	} {
+		next := m
+		next.Mounts, next.Assignment.VolumesNumber = mounts, 1
+		if err := r.Remount(t.Context(), next); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if got := r.tell(t, id, order{Shell: "echo x >/volumes/data/file && echo x >/home/file && " + volumesMounted}).Text; got != "/volumes/data\n" {
+			t.Errorf("%s: it has %q", want, got)
+		}
+	}
+	if now := homePID(t, r, id); now != process {
+		t.Error("the server of its files was replaced for nothing")
+	}
+	// A guest that lets go of nothing gets at nothing nevertheless.
+	r.tell(t, id, order{Shell: "mkdir /volumes/copy && mount --bind /volumes/data /volumes/copy && unshare -m sh -c 'sleep 1000' >/dev/null 2>&1 </dev/null &"})
+	m.Mounts, m.Assignment.VolumesNumber = nil, 1
+	if err := r.Remount(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if got := exported(t, r, id); !slices.Equal(got, []string{"/"}) {
+		t.Errorf("it is served %q still, want the home alone", got)
+	}
+	if got := r.tell(t, id, order{Shell: volumesMounted}).Text; got != "" {
+		t.Errorf("it has %q still", got)
+	}
+}
+
+// TestAnAgentMayDieAmidARemount needs a build with -tags failpoints.
+func TestAnAgentMayDieAmidARemount(t *testing.T) {
+	images := needGuests(t)
+	r := newRig(t, images)
+	m := r.member(t)
+	id := m.Assignment.ID
+	now, other := driver.Mount{Source: volume(t, r, "one"), Path: "/volumes/one"}, driver.Mount{Source: volume(t, r, "two"), Path: "/volumes/two"}
+	m.Mounts = []driver.Mount{now}
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	for _, mark := range []string{"vm.before-remount", "vm.after-home", "vm.after-mount"} {
+		for _, back := range []bool{false, true} {
+			m.Mounts = []driver.Mount{other}
+			m.Assignment.VolumesNumber++
+			if err := r.Driver.Close(); err != nil {
+				t.Fatal(err)
+			}
+			crash(t, mark, doomed{StateDir: r.cfg.StateDir, Image: images.image, Do: "remount", Member: m})
+			r.reopen(t)
+			if _, err := r.Observe(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if back {
+				m.Mounts = []driver.Mount{now}
+				m.Assignment.VolumesNumber++
+			} else {
+				now, other = other, now
+			}
+			if err := r.Remount(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.tell(t, id, order{Shell: volumesMounted + "; echo x >" + now.Path + "/file"}).Text; got != now.Path+"\n" {
+				t.Errorf("%s, taken back %t: it has %q mounted, want %s", mark, back, got, now.Path)
+			}
+			if got := exported(t, r, id); !slices.Equal(got, []string{"/", now.Path}) {
+				t.Errorf("%s, taken back %t: it is served %q", mark, back, got)
+			}
+		}
 	}
 }

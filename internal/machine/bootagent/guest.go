@@ -164,6 +164,13 @@ func (g *guest) Setup(ctx context.Context, s guestlink.Setup) error {
 	return nil
 }
 
+// Volumes brings the machine's volumes up to v.
+func (g *guest) Volumes(_ context.Context, v guestlink.Volumes) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return errors.Join(g.files.unmountOthers(v.All, v.Gone), g.files.mountVolumes(v.All))
+}
+
 // farEnough is what a clock may be off when the host tells the time: on its way here it grows old.
 const farEnough = 5 * time.Second
 

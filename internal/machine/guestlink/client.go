@@ -134,7 +134,7 @@ func (c *Client) Setup(ctx context.Context, s Setup) error {
 	if err != nil {
 		return err
 	}
-	answer, err := c.put(ctx, body)
+	answer, err := c.put(ctx, setupPath, body)
 	if err != nil {
 		return fmt.Errorf("the guest does not take its setup: %w", err)
 	}
@@ -145,10 +145,33 @@ func (c *Client) Setup(ctx context.Context, s Setup) error {
 	return nil
 }
 
-// put sends a setup, again where the guest was not heard: a setup that arrives twice does no harm.
-func (c *Client) put(ctx context.Context, body []byte) (*http.Response, error) {
+// Volumes has the guest mount and unmount, and returns when it has. It returns an error with ErrBusy and the guest's words while files of a volume that goes
+// are open, and ErrOld where the guest knows no volumes.
+func (c *Client) Volumes(ctx context.Context, v Volumes) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	answer, err := c.put(ctx, volumesPath, body)
+	if err != nil {
+		return fmt.Errorf("the guest does not take its volumes: %w", err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	switch answer.StatusCode {
+	case http.StatusOK:
+		return nil
+	case http.StatusConflict:
+		return fmt.Errorf("%w: %s", ErrBusy, strings.TrimPrefix(complaint(answer), ErrBusy.Error()+": "))
+	case http.StatusNotFound:
+		return ErrOld
+	}
+	return fmt.Errorf("the guest can't change its volumes: %s", complaint(answer))
+}
+
+// put sends what is to be in force, again where the guest was not heard: what arrives twice does no harm.
+func (c *Client) put(ctx context.Context, path string, body []byte) (*http.Response, error) {
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPut, base+setupPath, bytes.NewReader(body))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPut, base+path, bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ package guestlink
 
 import (
 	"encoding/hex"
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -48,7 +49,7 @@ type Setup struct {
 	Home string `json:"home"`
 	// Disks are the names of the block volumes that the machine has as disks.
 	Disks []string `json:"disks,omitempty"`
-	// Volumes are mounted by the same way.
+	// Volumes are mounted by the same way. They count in the first Setup only; Client.Volumes changes them.
 	Volumes []Volume `json:"volumes,omitempty"`
 	Dirs    []Dir    `json:"dirs"`
 	// Files replace those of the Setup before.
@@ -121,9 +122,23 @@ type File struct {
 
 // Paths of the requests.
 const (
-	setupPath = "/v1/setup"
-	dialPath  = "/v1/dial"
+	setupPath   = "/v1/setup"
+	volumesPath = "/v1/volumes"
+	dialPath    = "/v1/dial"
 )
+
+// Volumes are those that a machine is to have mounted.
+type Volumes struct {
+	All []Volume `json:"all"`
+	// Gone: the host serves no others any more. They are unmounted although files of them are open.
+	Gone bool `json:"gone,omitempty"`
+}
+
+// ErrBusy reports that files of a volume are open that the machine is to unmount.
+var ErrBusy = errors.New("the volume is in use")
+
+// ErrOld reports that the machine booted with a boot agent that knows no volumes.
+var ErrOld = errors.New("it booted under an earlier version of nearmetal, and takes volumes when it reboots")
 
 // maxSetupBytes bounds a Setup.
 const maxSetupBytes = 64 << 20

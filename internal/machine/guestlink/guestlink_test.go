@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -17,8 +19,14 @@ import (
 
 // machine is a guest that notes its setups and whose ports are those of this process.
 type machine struct {
-	setups chan Setup
-	fail   error
+	setups  chan Setup
+	volumes Volumes
+	fail    error
+}
+
+func (m *machine) Volumes(_ context.Context, v Volumes) error {
+	m.volumes = v
+	return m.fail
 }
 
 func (m *machine) Setup(_ context.Context, s Setup) error {
@@ -87,6 +95,48 @@ func TestAGuestsComplaintIsShortAndFitForATerminal(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestVolumesArriveAndWhatIsInTheirWayComesBack(t *testing.T) {
+	m, c := connect(t)
+	want := Volumes{All: []Volume{{Path: "/volumes/data"}, {Path: "/ref", ReadOnly: true}}, Gone: true}
+	if err := c.Volumes(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, m.volumes); diff != "" {
+		t.Error(diff)
+	}
+	m.fail = fmt.Errorf("%w: files of /ref are still open", ErrBusy)
+	if err := c.Volumes(t.Context(), want); !errors.Is(err, ErrBusy) || err.Error() != m.fail.Error() {
+		t.Errorf("a volume in use: %v", err)
+	}
+	m.fail = errors.New("no such export")
+	if err := c.Volumes(t.Context(), want); err == nil || errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "the guest can't change its volumes: no such export") {
+		t.Errorf("another problem: %v", err)
+	}
+	old, host := net.Pipe()
+	go func() {
+		_ = (&http.Server{Handler: http.NotFoundHandler(), Protocols: onlyHTTP2()}).Serve(&once{conn: old})
+	}()
+	before := NewClient(func(context.Context) (net.Conn, error) { return host, nil })
+	defer before.Close()
+	if err := before.Volumes(t.Context(), want); !errors.Is(err, ErrOld) {
+		t.Errorf("a guest that knows no volumes: %v", err)
+	}
+}
+
+// once is a listener with one connection.
+type once struct{ conn net.Conn }
+
+func (o *once) Accept() (net.Conn, error) {
+	if o.conn == nil {
+		return nil, net.ErrClosed
+	}
+	conn := o.conn
+	o.conn = nil
+	return conn, nil
+}
+func (*once) Close() error   { return nil }
+func (*once) Addr() net.Addr { return address{} }
 
 func TestASetupThatNobodyTakesEndsWithItsContextAndWithTheClient(t *testing.T) {
 	silent, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))

@@ -16,6 +16,9 @@ import (
 type Handler interface {
 	// Setup brings the machine to s. It may be called again, with other files.
 	Setup(ctx context.Context, s Setup) error
+	// Volumes mounts and unmounts until the machine has these volumes and no others. It returns ErrBusy while files of one that goes are open,
+	// and then the others are as they should be.
+	Volumes(ctx context.Context, v Volumes) error
 	// Dial connects to a TCP port of the machine.
 	Dial(ctx context.Context, port int) (net.Conn, error)
 }
@@ -23,16 +26,8 @@ type Handler interface {
 // Serve answers the host's requests until ctx ends. Accept of the listener returns the host's next connection.
 func Serve(ctx context.Context, listener net.Listener, h Handler) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("PUT "+setupPath, func(w http.ResponseWriter, r *http.Request) {
-		var s Setup
-		err := json.NewDecoder(io.LimitReader(r.Body, maxSetupBytes)).Decode(&s)
-		if err == nil {
-			err = h.Setup(ctx, s)
-		}
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		}
-	})
+	mux.HandleFunc("PUT "+setupPath, func(w http.ResponseWriter, r *http.Request) { serveChange(ctx, w, r, h.Setup) })
+	mux.HandleFunc("PUT "+volumesPath, func(w http.ResponseWriter, r *http.Request) { serveChange(ctx, w, r, h.Volumes) })
 	mux.HandleFunc("POST "+dialPath, func(w http.ResponseWriter, r *http.Request) { serveDial(w, r, h) })
 	server := &http.Server{Handler: mux, Protocols: onlyHTTP2(), ReadHeaderTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -41,6 +36,21 @@ func Serve(ctx context.Context, listener net.Listener, h Handler) error {
 		return ctx.Err()
 	}
 	return err
+}
+
+// serveChange brings the machine to what a request has.
+func serveChange[T any](ctx context.Context, w http.ResponseWriter, r *http.Request, change func(context.Context, T) error) {
+	var to T
+	err := json.NewDecoder(io.LimitReader(r.Body, maxSetupBytes)).Decode(&to)
+	if err == nil {
+		err = change(ctx, to)
+	}
+	switch {
+	case errors.Is(err, ErrBusy):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
 }
 
 func onlyHTTP2() *http.Protocols {
