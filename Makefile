@@ -182,6 +182,7 @@ VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -
 test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs
+	NEARMETAL_NFS=1 $(VOLUME_GUEST) -run '^TestAMachineHasAVolumeOfAnotherNode$$' ./internal/driver/vm
 	$(GO) build -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	NEARMETAL_NFS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(VOLUME_GUEST) -run '^TestAVolumeReachesOtherNodes' ./tests/e2e
 

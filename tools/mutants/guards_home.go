@@ -24,6 +24,20 @@ var homeGuards = []Mutant{
 		Test:    "./internal/nfs TestACallerWhoIsNobodyIsNotServed",
 	},
 	{
+		Guard:   "what a machine has read-only is refused by the host, too",
+		File:    "internal/driver/vm/home.go",
+		Find:    "attr.Attr_set |= unix.MOUNT_ATTR_RDONLY",
+		Replace: "attr.Attr_set |= unix.MOUNT_ATTR_NOSUID",
+		Test:    "./internal/driver/vm TestAHomesServerServesTheVolumesOfItsMemberToo",
+	},
+	{
+		Guard:   "a volume is found wherever root has mounted it, to be unmounted",
+		File:    "internal/machine/bootagent/guesthome.go",
+		Find:    "of[0] == \"nfs\" && of[1] == source",
+		Replace: "of[1] == source",
+		Test:    "./internal/machine/bootagent TestAVolumeIsFoundWhereverRootHasIt",
+	},
+	{
 		Guard:   "a name is no path",
 		File:    "internal/nfs/files.go",
 		Find:    "if b == '/' || b == 0 {",

@@ -8,11 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/machine/homelink"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
@@ -56,15 +58,24 @@ func (c portConn) Close() error {
 // homeOf serves a home and returns a connection to its server, as a guest's kernel has it.
 func homeOf(t *testing.T) (*rig, string, func() net.Conn) {
 	t.Helper()
+	r, m, dial := serverOf(t, func(m *driver.Member) {
+		if err := errors.Join(os.Chown(m.HomeDir, idBase, idBase), os.Chmod(m.HomeDir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return r, m.Assignment.ID, dial
+}
+
+// serverOf serves what a member has.
+func serverOf(t *testing.T, change func(*driver.Member)) (*rig, driver.Member, func() net.Conn) {
+	t.Helper()
 	needs.Root(t, "makes namespaces")
 	if _, err := memberbin.Binary(); err != nil {
 		needs.Missing(t, err.Error())
 	}
 	r := newRig(t, images{})
 	m := r.member(t)
-	if err := errors.Join(os.Chown(m.HomeDir, idBase, idBase), os.Chmod(m.HomeDir, 0o777)); err != nil {
-		t.Fatal(err)
-	}
+	change(&m)
 	socket, err := r.ServeHome(m)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +92,7 @@ func homeOf(t *testing.T) (*rig, string, func() net.Conn) {
 	port := ports{socket, make(chan struct{}, 1)}
 	port.free <- struct{}{}
 	go func() { _ = homelink.Carry(t.Context(), port, local, func(net.Addr) bool { return true }) }()
-	return r, m.Assignment.ID, func() net.Conn {
+	return r, m, func() net.Conn {
 		conn, err := net.Dial("tcp4", local.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -183,4 +194,57 @@ func TestAHomesServerThatIsKilledIsStartedAgainAndKnowsTheHandles(t *testing.T) 
 	if second := homePID(t, r, id); second == first {
 		t.Errorf("the server is still process %d", first)
 	}
+}
+
+func TestAHomesServerServesTheVolumesOfItsMemberToo(t *testing.T) {
+	var data string
+	r, m, dial := serverOf(t, func(m *driver.Member) {
+		data = filepath.Join(filepath.Dir(m.HomeDir), "data")
+		if err := errors.Join(os.Chown(m.HomeDir, idBase, idBase), os.Mkdir(data, 0o755), os.Chmod(data, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+		m.Mounts = []driver.Mount{{Source: data, Path: "/volumes/data"}, {Source: data, Path: "/ref", ReadOnly: true}}
+	})
+	id := m.Assignment.ID
+	if got := exported(t, r, id); !slices.Equal(got, []string{"/", "/volumes/data", "/ref"}) {
+		t.Errorf("it exports %q", got)
+	}
+	c := &nfstest.Client{Do: nfstest.Over(dial()), UID: 1000, GID: 1000}
+	roots := map[string][]byte{}
+	for _, export := range []string{nfs.Home, "/volumes/data", "/ref"} {
+		root, err := c.Root(export)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots[export] = root
+	}
+	mkdir := func(c *nfstest.Client, export string) uint32 {
+		t.Helper()
+		status, _, err := c.NFS(nfstest.MkDir, nfstest.Args{}.Bytes(roots[export]).Bytes([]byte("d")).U32(1, 0o750, 0, 0, 0, 0, 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return status
+	}
+	root := &nfstest.Client{Do: nfstest.Over(dial())}
+	for _, tc := range []struct {
+		what   string
+		c      *nfstest.Client
+		export string
+		want   uint32
+	}{
+		{"a user in a volume that is read-only", c, "/ref", 30},
+		{"root in a volume that is read-only", root, "/ref", 30},
+		{"a user in a volume", c, "/volumes/data", 0},
+		{"a user in the home of root", c, "/", 13},
+	} {
+		if got := mkdir(tc.c, tc.export); got != tc.want {
+			t.Errorf("a directory made by %s: status %d, want %d", tc.what, got, tc.want)
+		}
+	}
+	var stat unix.Stat_t
+	if err := unix.Lstat(filepath.Join(data, "d"), &stat); err != nil || stat.Uid != idBase+1000 || stat.Gid != idBase+1000 {
+		t.Errorf("on the host it belongs to %d:%d, %v", stat.Uid, stat.Gid, err)
+	}
+	checkConfined(t, homePID(t, r, id))
 }

@@ -163,6 +163,7 @@ func TestAMemberThatCanNotBeCarriedIsRefused(t *testing.T) {
 		"an environment without a kernel":      {func(m *driver.Member) { m.Assignment.EnvironmentDigest = "" }, "has no kernel"},
 		"a port on a network that is not told": {func(m *driver.Member) { m.Networks = m.Networks[:1] }, "2 ports and 1 networks"},
 		"a home that is no absolute path":      {func(m *driver.Member) { m.HomeDir = "home" }, "must be absolute paths"},
+		"a volume at a path with dots":         {func(m *driver.Member) { m.Mounts = []driver.Mount{{Source: "/v", Path: "/volumes/../etc"}} }, `not "/volumes/../etc"`},
 		"a user whose name is a path":          {func(m *driver.Member) { m.User.Name = "../root" }, "not a valid user name"},
 	} {
 		m := goldenMember()

@@ -57,6 +57,11 @@ func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 		}
 	}
 	r.Member.Mounts = slices.Concat(leaving, m.Mounts)
+	_, closeTrees, err := openServed(r.Member) // before anything is changed: what can't be opened leaves the guest what it has
+	if err != nil {
+		return err
+	}
+	closeTrees()
 	if err := d.writeRecord(id, r); err != nil {
 		return err
 	}
@@ -84,11 +89,6 @@ func (d *Driver) serveAnew(ctx context.Context, m driver.Member) error {
 	if want := exportsOf(m); slices.Equal(serves, want) {
 		return nil
 	}
-	_, closeTrees, err := openServed(m) // before anything is ended: what can't be opened leaves the guest what it has
-	if err != nil {
-		return err
-	}
-	closeTrees()
 	return d.replaceHome(ctx, m)
 }
 

@@ -66,7 +66,7 @@ func TestAMachineHasTheVolumesOfItsCluster(t *testing.T) {
 	if err := unix.Lstat(filepath.Join(data, "file"), &stat); err != nil || stat.Uid != idBase+1000 || stat.Gid != idBase+1000 {
 		t.Errorf("on the host the file belongs to %d:%d, %v", stat.Uid, stat.Gid, err)
 	}
-	r.tell(t, id, order{Shell: `mkdir /volumes/data/d && cd /volumes/data/d && (exec 3>>log; mv log renamed; for i in 1 2 3; do until [ -e /volumes/data/go$i ]; do sleep 0.2; done; echo $i >&3; cat /ref/deep/er/table renamed >out$i; mv out$i ../done$i; done) >/dev/null 2>&1 &`})
+	r.tell(t, id, order{Shell: `mkdir /volumes/data/d && cd /volumes/data/d && (exec 3>>log; mv log renamed; for i in 1 2 3 4; do until [ -e /volumes/data/go$i ]; do sleep 0.2; done; echo $i >&3; cat /ref/deep/er/table renamed >out$i; mv out$i ../done$i; done) >/dev/null 2>&1 &`})
 	step, want := 0, "of the host\n"
 	next := func(what string) {
 		t.Helper()
@@ -81,6 +81,7 @@ func TestAMachineHasTheVolumesOfItsCluster(t *testing.T) {
 			t.Errorf("%s: the machine has written %q, %v; want %q", what, text, err, want)
 		}
 	}
+	next("at first")
 	kill(t, homePID(t, r, id))
 	next("after the server was killed")
 	if err := r.Pause(t.Context(), id); err != nil {

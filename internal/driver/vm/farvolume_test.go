@@ -1,0 +1,148 @@
+package vm_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/nfs/nfstest"
+	"github.com/nearmetal/nearmetal/internal/volume/nfsd"
+	"github.com/nearmetal/nearmetal/internal/volume/nfsd/nfsdtest"
+)
+
+// shared serves a disk to another node, and returns the disk and where that node has it, to be written and to be read only.
+func shared(t *testing.T) (disk, there, readOnly string) {
+	t.Helper()
+	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
+	dir := nfsdtest.Dir(t)
+	near, far := nfsdtest.Space(t), nfsdtest.Space(t)
+	nfsdtest.Run(t, near, fmt.Sprintf("ip link add eth0 type veth peer name eth0 netns /proc/%d/fd/%d && ip addr add 10.9.0.1/24 dev eth0 && ip link set eth0 up && ip link set lo up", os.Getpid(), far.FD()))
+	nfsdtest.Run(t, far, "ip addr add 10.9.0.2/24 dev eth0 && ip link set eth0 up && ip link set lo up")
+	address, own := netip.MustParseAddrPort("10.9.0.1:2049"), netip.MustParseAddr("10.9.0.2")
+	server, err := nfsd.Start(t.Context(), nfsd.Config{Space: near, Address: address, Dir: filepath.Join(dir, "served"), UserIDs: api.IDRange{First: idBase, Count: 65536}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	disk = filepath.Join(dir, "disk")
+	nfsdtest.Disk(t, disk, 64)
+	t.Cleanup(func() { nfsdtest.Unmount(t, disk) })
+	if err := server.Admit(own); err != nil {
+		t.Fatal(err)
+	}
+	var at [2]string
+	for i, name := range []string{"data", "reference"} {
+		if err := server.Share(nfsd.Share{Name: name, Number: i + 1, Dir: disk, ReadOnly: i == 1}); err != nil {
+			t.Fatal(err)
+		}
+		m := nfsd.Mount{Server: address, Own: own, Name: name, Dir: filepath.Join(dir, "at-"+name), ReadOnly: i == 1}
+		t.Cleanup(func() {
+			if err := m.Detach(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := far.Do(func() error { return m.Attach(t.Context()) }); err != nil {
+			t.Fatal(err)
+		}
+		at[i] = m.Dir
+	}
+	return disk, at[0], at[1]
+}
+
+// TestAMachineHasAVolumeOfAnotherNode, and its files keep their handles when it is moved to the volume's node, and back.
+func TestAMachineHasAVolumeOfAnotherNode(t *testing.T) {
+	disk, there, readOnly := shared(t)
+	r, m, dial := serverOf(t, func(m *driver.Member) {
+		m.HomeDir, m.Mounts = "", []driver.Mount{{Source: there, Path: "/volumes/data"}, {Source: readOnly, Path: "/ref", ReadOnly: true}}
+	})
+	_ = r
+	as := func(uid uint32, dial func() net.Conn) *nfstest.Client {
+		return &nfstest.Client{Do: nfstest.Over(dial()), UID: uid, GID: uid}
+	}
+	must := func(c *nfstest.Client, procedure uint32, args nfstest.Args) *nfstest.Reply {
+		t.Helper()
+		for {
+			status, reply, err := c.NFS(procedure, args)
+			if status == 10008 { // a search has just ended in vain
+				continue
+			}
+			if err != nil || status != 0 {
+				t.Fatalf("procedure %d: status %d, %v", procedure, status, err)
+			}
+			return reply
+		}
+	}
+	rootOf := func(c *nfstest.Client, export string) []byte {
+		t.Helper()
+		root, err := c.Root(export)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return root
+	}
+	made := func(r *nfstest.Reply) []byte {
+		r.U32()
+		return r.Bytes()
+	}
+	asIs := nfstest.Args{}.U32(0, 0, 0, 0, 0, 0)
+	at := func(dir []byte, name string) nfstest.Args { return nfstest.Args{}.Bytes(dir).Bytes([]byte(name)) }
+	user := as(1000, dial)
+	root := rootOf(user, "/volumes/data")
+	private := made(must(user, nfstest.MkDir, append(at(root, "private"), nfstest.Args{}.U32(1, 0o700, 0, 0, 0, 0, 0)...)))
+	file := made(must(user, nfstest.Create, append(at(private, "file").U32(1), nfstest.Args{}.U32(1, 0o600, 0, 0, 0, 0, 0)...)))
+	must(user, nfstest.Write, nfstest.Args{}.Bytes(file).U64(0).U32(5, 2).Bytes([]byte("hello")))
+	must(user, nfstest.Rename, append(at(private, "file"), at(private, "renamed")...))
+	must(user, nfstest.Link, append(nfstest.Args{}.Bytes(file), at(root, "hard")...))
+	must(user, nfstest.SetAttr, append(append(nfstest.Args{}.Bytes(file), nfstest.Args{}.U32(1, 0o640, 0, 0, 0, 0, 0)...), 0, 0, 0, 0))
+	must(user, nfstest.ReadDirPlus, nfstest.Args{}.Bytes(private).U64(0).U64(0).U32(8192, 8192))
+	must(user, nfstest.Commit, nfstest.Args{}.Bytes(file).U64(0).U32(0))
+	var stat unix.Stat_t
+	if err := unix.Stat(filepath.Join(disk, "private/renamed"), &stat); err != nil || stat.Uid != 1000 || stat.Mode&0o7777 != 0o640 || stat.Nlink != 2 {
+		t.Errorf("on the disk it belongs to %d, mode %o, %d links, %v", stat.Uid, stat.Mode, stat.Nlink, err)
+	}
+	if status, _, err := as(1001, dial).NFS(nfstest.Lookup, at(private, "renamed")); err != nil || status != 13 {
+		t.Errorf("another user in a private directory: status %d, %v", status, err)
+	}
+	must(as(0, dial), nfstest.SetAttr, append(nfstest.Args{}.Bytes(file).U32(0, 1, 7, 1, 8, 0, 0, 0), 0, 0, 0, 0))
+	reference := rootOf(user, "/ref")
+	if status, _, err := user.NFS(nfstest.Create, append(at(reference, "new").U32(1), asIs...)); err != nil || status != 30 {
+		t.Errorf("making a file in a read-only volume: status %d, %v", status, err)
+	}
+	if bytes.Equal(root, reference) {
+		t.Error("two volumes have one handle")
+	}
+	// Another server on this node, which has to look for the file, and one on the volume's.
+	kill(t, homePID(t, r, m.Assignment.ID))
+	again := as(0, dial)
+	for t.Context().Err() == nil {
+		if _, _, err := again.NFS(nfstest.GetAttr, nfstest.Args{}.Bytes(root)); err == nil {
+			break
+		}
+		again = as(0, dial)
+	}
+	must(again, nfstest.GetAttr, nfstest.Args{}.Bytes(file))
+	_, _, beside := serverOf(t, func(m *driver.Member) {
+		m.HomeDir, m.Mounts = "", []driver.Mount{{Source: disk, Path: "/volumes/data"}}
+	})
+	home := as(0, beside)
+	for what, h := range map[string][]byte{"the root": root, "a directory": private, "a file": file} {
+		must(home, nfstest.GetAttr, nfstest.Args{}.Bytes(h))
+		t.Logf("%s has the same handle on the volume's node", what)
+	}
+	fresh := made(must(home, nfstest.Create, append(at(rootOf(home, "/volumes/data"), "fresh").U32(1), asIs...)))
+	must(again, nfstest.GetAttr, nfstest.Args{}.Bytes(fresh))
+}
