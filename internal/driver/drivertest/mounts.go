@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -16,8 +15,7 @@ func mounts(t *testing.T, ctx context.Context, f Fixture) {
 		return // members of this driver take no volumes
 	}
 	writer, reader := f.Member(t), f.Member(t)
-	dir, owner := t.TempDir(), int(writer.Assignment.UserIDs.First)
-	must(t, "giving a directory to the cluster", errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, owner, owner)))
+	dir := volumeOf(t, writer)
 	writer.Mounts = []driver.Mount{{Source: dir, Path: "/volumes/data"}, {Source: dir, Path: "/srv/below/here", ReadOnly: true}}
 	reader.Mounts = []driver.Mount{{Source: dir, Path: "/mnt"}}
 	for _, m := range []driver.Member{writer, reader} {

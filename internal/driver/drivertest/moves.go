@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -19,7 +20,7 @@ func succeed(t *testing.T, f Fixture, m driver.Member) driver.Member {
 	t.Helper()
 	next := f.Member(t)
 	id := next.Assignment.ID
-	next.Assignment, next.Networks, next.Files = m.Assignment, m.Networks, m.Files
+	next.Assignment, next.Networks, next.Files, next.Mounts = m.Assignment, m.Networks, m.Files, m.Mounts
 	// As its leader has it until it runs: a part of the member that it succeeds.
 	next.Assignment.ID, next.Assignment.From, next.Assignment.Of = id, m.Assignment.ID, m.Assignment.ID
 	return next
@@ -37,9 +38,33 @@ func saver(t *testing.T, ctx context.Context, f Fixture) (s driver.Saver, m driv
 func working(t *testing.T, ctx context.Context, f Fixture) driver.Member {
 	t.Helper()
 	m := f.Member(t)
+	if f.Shell != nil {
+		m.Mounts = []driver.Mount{{Source: volumeOf(t, m), Path: "/volumes/kept"}}
+	}
 	must(t, "Start", f.Driver.Start(ctx, m))
 	progresses(t, ctx, f, m.Assignment.ID, enough)
 	return m
+}
+
+// keepsVolume asserts that a member has its volume still.
+func keepsVolume(t *testing.T, f Fixture, m driver.Member) {
+	t.Helper()
+	if f.Shell == nil {
+		return
+	}
+	must(t, "writing to a volume", os.WriteFile(filepath.Join(m.Mounts[0].Source, "file"), []byte("kept\n"), 0o644))
+	got, err := f.Shell(t, m.Assignment.ID, "cat /volumes/kept/file && echo back >/volumes/kept/answer")
+	if answer, _ := os.ReadFile(filepath.Join(m.Mounts[0].Source, "answer")); got != "kept\n" || err != nil || string(answer) != "back\n" {
+		t.Errorf("of its volume the member reads %q (%v), and it wrote %q", got, err, answer)
+	}
+}
+
+// volumeOf makes a directory that a member may have.
+func volumeOf(t *testing.T, m driver.Member) string {
+	t.Helper()
+	dir, owner := t.TempDir(), int(m.Assignment.UserIDs.First)
+	must(t, "giving a directory to the cluster", errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, owner, owner)))
+	return dir
 }
 
 // progresses waits until a member has done so much.
@@ -97,6 +122,7 @@ func saveRestore(t *testing.T, ctx context.Context, f Fixture) {
 	}
 	must(t, "Update", f.Driver.Update(ctx, next))
 	goesOn(t, ctx, f, next.Assignment.ID, before)
+	keepsVolume(t, f, next)
 	if s.Restore(ctx, succeed(t, f, m), id) == nil {
 		t.Error("what was restored was restored again")
 	}
@@ -258,6 +284,7 @@ func moveRunning(t *testing.T, ctx context.Context, f Fixture) {
 		t.Error("it reports no bytes or no time")
 	}
 	goesOn(t, ctx, there, next.Assignment.ID, before)
+	keepsVolume(t, there, next)
 	must(t, "Clean", f.Driver.Clean(ctx, id))
 	cleanAll(t, ctx, f, there)
 }

@@ -3,7 +3,6 @@ package drivertest
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -25,9 +24,7 @@ func remounts(t *testing.T, ctx context.Context, f Fixture) {
 	}
 	var dirs [2]string
 	for i := range dirs {
-		dirs[i] = t.TempDir()
-		owner := int(m.Assignment.UserIDs.First)
-		must(t, "giving a directory to the cluster", errors.Join(os.Chmod(dirs[i], 0o755), os.Chown(dirs[i], owner, owner)))
+		dirs[i] = volumeOf(t, m)
 	}
 	data, deep := driver.Mount{Source: dirs[0], Path: "/volumes/data"}, driver.Mount{Source: dirs[1], Path: "/var/deep/er", ReadOnly: true}
 	m.Mounts = []driver.Mount{data}
