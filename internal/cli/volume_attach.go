@@ -23,7 +23,7 @@ func (a *app) volumeAttach() *cobra.Command {
 create' does. The command waits until all members have the volume. Members that come later get it when they start. A cluster that waits for room
 gets it with its place.
 
-Members must run on the stack "container", and on the node where the volume lies. A home can't be attached to a cluster that exists.`,
+Members must run on the stack "container" or "vm", on nodes that reach the volume. A paused virtual machine gets it when its cluster is resumed. A home can't be attached to a cluster that exists.`,
 		Example: `  nearmetal volume attach data c1
   nearmetal volume attach reference:/ref:ro c1`,
 		Args: volumeAndCluster, ValidArgsFunction: a.completeVolumeAndCluster(false),
