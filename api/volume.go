@@ -32,6 +32,9 @@ const (
 	MaxVolumeBytes = 16 << 40
 	// VolumeBytesPerFile is how much of a volume there is for each file that it may hold, unless its user says how many.
 	VolumeBytesPerFile = 16 << 10
+	// MinVolumeIOLimit and MaxVolumeIOLimit bound what each member may read and write in a second.
+	MinVolumeIOLimit = 1 << 20
+	MaxVolumeIOLimit = 1 << 40
 	// MaxVolumeSnapshots is the number of snapshots that a volume may have.
 	MaxVolumeSnapshots = 32
 	// MaxVolumeClaims is the number of volumes that a group may have attached, its home not counted.
@@ -60,6 +63,8 @@ type VolumeIntent struct {
 	SizeBytes int64        `json:"size_bytes"`
 	MaxFiles  int64        `json:"max_files"`
 	Access    VolumeAccess `json:"access"`
+	// IOBytesPerSecond bounds what each member reads from it, and what each member writes to it; 0: no limit.
+	IOBytesPerSecond int64 `json:"io_bytes_per_second,omitempty"`
 	// Node is the requested node; "": any that has room.
 	Node string `json:"node,omitempty"`
 	// Retention is how long it is kept after its deletion.
@@ -214,6 +219,8 @@ type VolumePool struct {
 	// CapacityBytes is for all volumes and their snapshots. HeldBytes is what those take that are there.
 	CapacityBytes int64 `json:"capacity_bytes"`
 	HeldBytes     int64 `json:"held_bytes"`
+	// UnlimitedIO is what limits of I/O do not bound on the node, and why; "": they bound all that its members read and write.
+	UnlimitedIO string `json:"unlimited_io,omitempty"`
 	// Problems are why there is no pool, or why it can't be used, one a line.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -16,6 +16,8 @@ type VolumeRequest struct {
 	Files int64 `json:"files,omitempty"`
 	// Access defaults to one-writer.
 	Access VolumeAccess `json:"access,omitempty"`
+	// IOLimit is how many bytes each member may read from it in a second, and how many each may write to it; 0: no limit.
+	IOLimit Bytes `json:"io_limit,omitempty"`
 	// Node is the node that it is to lie on; "": any that has room.
 	Node string `json:"node,omitempty"`
 	// Retention is how long it is kept after its deletion; it defaults to a day.
@@ -28,10 +30,12 @@ type VolumeRequest struct {
 
 // VolumeChange is the body of a change. What is omitted stays.
 type VolumeChange struct {
-	Size      *Bytes        `json:"size,omitempty"`
-	Files     *int64        `json:"files,omitempty"`
-	Access    *VolumeAccess `json:"access,omitempty"`
-	Retention *Duration     `json:"retention,omitempty"`
+	Size   *Bytes        `json:"size,omitempty"`
+	Files  *int64        `json:"files,omitempty"`
+	Access *VolumeAccess `json:"access,omitempty"`
+	// IOLimit is as in a create; 0 lifts the limit.
+	IOLimit   *Bytes    `json:"io_limit,omitempty"`
+	Retention *Duration `json:"retention,omitempty"`
 }
 
 // VolumeSnapshotRequest is the body of a snapshot's creation.
@@ -58,6 +62,10 @@ type VolumeStatus struct {
 	Files     int64        `json:"files"`
 	Access    VolumeAccess `json:"access"`
 	Retention Duration     `json:"retention"`
+	// IOLimit is how many bytes each member may read from it in a second, and how many each may write to it; 0: no limit. IOUnlimited is what it does
+	// not bound on the volume's node, and why; "": nothing.
+	IOLimit     Bytes  `json:"io_limit,omitempty"`
+	IOUnlimited string `json:"io_unlimited,omitempty"`
 	// WantedNode is the node that was asked for; "": any.
 	WantedNode string `json:"wanted_node,omitempty"`
 	// From is what it began as: VOLUME@SNAPSHOT, or VOLUME; "": it began empty, or as a backup.

@@ -54,6 +54,8 @@ type Config struct {
 	Responder Responder
 	// Volumes keeps the volumes of the node; nil: it has none.
 	Volumes volume.Pool
+	// UnlimitedIO is what limits of I/O with volumes do not bound on this node, and why (api.VolumePool).
+	UnlimitedIO string
 	// Sharer carries volumes from and to other nodes; nil: they don't cross.
 	Sharer volume.Sharer
 	// Listen makes the link that a member's own agent connects to, given the member's control directory; nil: a Unix socket in there,

@@ -85,6 +85,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Desired.Reboot = m.want.Boot != "" && m.want.Boot != m.boot && !m.part()
 		in.Desired.ChangeSize = m.sizeWanted() && !m.part()
 		in.Desired.ChangeVolumes = a.mountsWanted(m, now)
+		in.Desired.ChangeLimits = a.limitsWanted(m, now)
 		if !m.want.HardReboot {
 			in.Desired.RebootGrace = rebootGrace
 		}
@@ -170,6 +171,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.changeSize(ctx, m)
 	case lifecycle.ChangeVolumes:
 		a.changeMounts(ctx, m)
+	case lifecycle.ChangeLimits:
+		a.changeLimits(ctx, m)
 	case lifecycle.Clean:
 		a.clean(ctx, m)
 	default:
@@ -236,6 +239,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		}
 	}
 	want, digest := m.want.Member, m.wanted
+	want.IOLimits = a.ioLimits(m)
 	if want.Assignment.IsSuccessor() {
 		digest = "" // it goes on with the files that it had, until it is updated
 	}
@@ -265,6 +269,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
 		m.size, m.mounts = want.Assignment.SizeNumber, mounts{number: want.Assignment.VolumesNumber}
+		m.limits = limits{known: len(want.IOLimits) == 0} // a driver starts it without those that it can't set
 	}))
 }
 

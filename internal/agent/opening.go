@@ -61,6 +61,7 @@ func (a *Agent) open(agentCtx, ctx context.Context, cancel context.CancelCauseFu
 	a.measureGPUs(agentCtx, ctx, &node)
 	if a.cfg.Volumes != nil {
 		pool := a.cfg.Volumes.Describe(ctx)
+		pool.UnlimitedIO = a.cfg.UnlimitedIO
 		node.VolumePool = &pool
 	}
 	if a.cfg.Sharer != nil {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/inventory"
@@ -48,6 +49,12 @@ func openPool(opts config.Agent, dir, program string) (volume.Pool, error) {
 func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir, program string) (err error) {
 	if cfg.Volumes, err = openPool(opts, dir, program); err != nil {
 		return err
+	}
+	groups, err := cgroup.Find(cgroup.NodeGroup(opts.Name, dir))
+	if err != nil {
+		cfg.UnlimitedIO = "all reads and writes: " + err.Error()
+	} else {
+		cfg.UnlimitedIO = groups.UnlimitedIO()
 	}
 	host, err := netns.Current()
 	if err != nil {

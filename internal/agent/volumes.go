@@ -275,6 +275,7 @@ func (a *Agent) observedVolumes() (seen []volume.State, purged []string) {
 			importing := s.importing
 			state.Import = &importing
 		}
+		state.Problem = joined(state.Problem, a.unlimited(uid))
 		if s.found != nil || state.Problem != "" || state.Import != nil {
 			seen = append(seen, state)
 		}

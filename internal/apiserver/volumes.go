@@ -52,7 +52,7 @@ func (s *Server) registerVolumes() {
 		http.StatusCreated, s.createVolume,
 		bodyCodes(codeInvalidRequest, codeVolumeExists, codeTooManyVolumes, codeNoVolume, codeNoVolumeSnapshot, codeVolumeDeleted, codeVolumeImporting, codeNoNode, codeOverQuota, codeNoProject)...)
 	operation(s, "GET /v1/volumes/{name}", AccessRead, "get-volume", "Show a volume", "", http.StatusOK, s.getVolume, codeNoVolume)
-	operation(s, "PATCH /v1/volumes/{name}", AccessChange, "change-volume", "Change the size, files, access or retention of a volume",
+	operation(s, "PATCH /v1/volumes/{name}", AccessChange, "change-volume", "Change the size, files, access, limit of I/O or retention of a volume",
 		"What is omitted stays. A volume grows as soon as its node has room; `message` tells what it waits for. It shrinks unless it holds more.",
 		http.StatusOK, s.changeVolume, bodyCodes(codeInvalidRequest, codeNoVolume, codeVolumeDeleted, codeVolumeInUse, codeVolumeTooFull, codeOverQuota)...)
 	operation(s, "DELETE /v1/volumes/{name}", AccessChange, "delete-volume", "Delete a volume",
@@ -160,7 +160,8 @@ func joinVolume(p tenancy.Principal, view *state.View, now *plan.Situation, v *s
 	seen := plan.Show(now, in.UID)
 	out := api.VolumeStatus{
 		Name: own, UID: in.UID, Project: projectOr(in.Project), User: in.User, Home: in.Home, Cluster: ownerOf(p, in),
-		Kind: cmp.Or(in.Kind, api.VolumeFiles), Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
+		Kind: cmp.Or(in.Kind, api.VolumeFiles), Size: api.Bytes(in.SizeBytes), Files: in.MaxFiles, Access: in.Access, Retention: in.Retention,
+		IOLimit: api.Bytes(in.IOBytesPerSecond), IOUnlimited: seen.UnlimitedIO, WantedNode: in.Node, From: fromOf(view, in.Origin), FromBackup: in.Origin.IsUpload(),
 		Phase: cmp.Or(seen.Phase, api.VolumePending), Message: seen.Message, Resizing: seen.Resizing, Undecided: seen.Undecided, Node: v.Node(), Snapshots: []api.VolumeSnapshot{}, Clusters: []api.VolumeCluster{},
 		CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt, PurgeAt: in.PurgeAt,
 	}
@@ -251,7 +252,8 @@ func (s *Server) createVolume(ctx context.Context, in *rawBody) (*created[api.Vo
 	}
 	v := api.VolumeIntent{
 		Name: tenancy.FullName(project, req.Name), UID: newID(uidLetters), Project: project, User: userOf(ctx), SizeBytes: int64(req.Size), MaxFiles: req.Files,
-		Access: cmp.Or(req.Access, api.VolumeOneWriter), Node: req.Node, Kind: req.Kind, Retention: api.DefaultVolumeRetention, CreatedAt: s.cfg.Now().UTC(),
+		Access: cmp.Or(req.Access, api.VolumeOneWriter), IOBytesPerSecond: int64(req.IOLimit), Node: req.Node, Kind: req.Kind, Retention: api.DefaultVolumeRetention,
+		CreatedAt: s.cfg.Now().UTC(),
 	}
 	if req.Retention != nil {
 		v.Retention = *req.Retention
@@ -399,6 +401,9 @@ func (s *Server) changeVolume(ctx context.Context, in *volumeBody) (*body[api.Vo
 		}
 		if change.Access != nil {
 			next.Access = *change.Access
+		}
+		if change.IOLimit != nil {
+			next.IOBytesPerSecond = int64(*change.IOLimit)
 		}
 		if change.Retention != nil {
 			next.Retention = *change.Retention

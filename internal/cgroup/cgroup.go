@@ -31,6 +31,9 @@ const parentName = "nearmetal"
 // neededControllers are those without which a member's share of the machine can't be enforced.
 var neededControllers = []string{"cpuset", "memory", "pids"}
 
+// welcomeControllers are handed down to members where the kernel has them.
+var welcomeControllers = []string{"cpu", "io"}
+
 // hierarchy is one mounted control group tree.
 type hierarchy struct {
 	mountPoint string
@@ -205,7 +208,7 @@ func (h hierarchy) makeParent(group string) error {
 }
 
 // enableControllers hands the controllers of a v2 group down to its children (cgroup-v2.rst, "Controlling Controllers"). The
-// needed ones must work; cpu is welcome.
+// needed ones must work; others are welcome: without io, members are held to no limits of I/O, which LimitIO reports.
 func enableControllers(dir string) error {
 	path := filepath.Join(dir, "cgroup.subtree_control")
 	have, err := os.ReadFile(path)
@@ -213,11 +216,11 @@ func enableControllers(dir string) error {
 		return err
 	}
 	enabled := strings.Fields(string(have))
-	for _, name := range append([]string{"cpu"}, neededControllers...) {
+	for _, name := range slices.Concat(welcomeControllers, neededControllers) {
 		if slices.Contains(enabled, name) {
 			continue
 		}
-		if err := os.WriteFile(path, []byte("+"+name), 0); err != nil && name != "cpu" {
+		if err := os.WriteFile(path, []byte("+"+name), 0); err != nil && !slices.Contains(welcomeControllers, name) {
 			return fmt.Errorf("controller %q can't be used below %s (the kernel lacks it, or a process is in that group): %w", name, dir, err)
 		}
 	}

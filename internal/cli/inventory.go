@@ -112,8 +112,12 @@ func poolText(agent *api.AgentPart) string {
 	if len(p.Problems) > 0 {
 		return "none: " + strings.Join(p.Problems, "; ")
 	}
-	return fmt.Sprintf("%s, %s of %s promised to volumes, %s held", p.Kind, resource.Storage.Number(agent.VolumeBytes), resource.Storage.Number(p.CapacityBytes),
+	text := fmt.Sprintf("%s, %s of %s promised to volumes, %s held", p.Kind, resource.Storage.Number(agent.VolumeBytes), resource.Storage.Number(p.CapacityBytes),
 		resource.Storage.Number(p.HeldBytes))
+	if p.UnlimitedIO != "" {
+		text += "; limits of I/O do not bound " + p.UnlimitedIO
+	}
+	return text
 }
 
 // sharingText is how volumes cross from and to a node.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -142,13 +143,25 @@ func (a *app) printVolume(w io.Writer, v *api.VolumeStatus) {
 		purge = v.PurgeAt.UTC().Format(time.RFC3339)
 	}
 	fields(w, "Name", v.Name, "UID", v.UID, "Project", otherProject(v.Project), "Home", owner, "Phase", string(v.Phase), "Message", v.Message, "Kind", string(v.Kind),
-		"Size", size, "Used", usedText(v), "Files", files, "Access", string(v.Access), "Node", v.Node, "Wanted node", v.WantedNode, "From", fromText(v), "Import", importText(v.Import),
+		"Size", size, "Used", usedText(v), "Files", files, "Access", string(v.Access), "I/O limit", ioLimitText(v), "Node", v.Node, "Wanted node", v.WantedNode, "From", fromText(v), "Import", importText(v.Import),
 		"Attached to", strings.Join(attachedTo(v), ", "), "Restore", restoreText(v.Restore), "Retention", v.Retention.String(), "Purged at", purge,
 		"Created", a.age(v.CreatedAt)+" ago")
 	if len(v.Snapshots) > 0 {
 		_, _ = io.WriteString(w, "\n")
 		a.printVolumeSnapshots(w, v.Snapshots)
 	}
+}
+
+// ioLimitText is what each member of a volume may read and write, and what of that is not bounded.
+func ioLimitText(v *api.VolumeStatus) string {
+	if v.IOLimit == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%s/s read and %[1]s/s written by each member on the volume's node", v.IOLimit)
+	if v.IOUnlimited != "" {
+		text += fmt.Sprintf("; node %s does not limit %s", v.Node, v.IOUnlimited)
+	}
+	return text
 }
 
 // fromText is what a volume began as.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -28,7 +29,7 @@ func (f *volumeWait) add(flags *pflag.FlagSet, what string) {
 
 func (a *app) volumeCreate() *cobra.Command {
 	var req api.VolumeRequest
-	var size, retention, access, backup, kind string
+	var size, retention, access, limit, backup, kind string
 	var wait volumeWait
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a volume of a project, and wait until it is ready", Args: oneArg("volume"),
@@ -44,6 +45,7 @@ off, the volume waits, and the same command sends the backup again.
 If no node has room, the command ends with exit code 5 and the reason. The volume stays, and gets its place as soon as a node has room.`,
 		Example: `  nearmetal volume create data --size 10GiB
   nearmetal volume create shared --size 100GiB --access shared --node n1
+  nearmetal volume create scratch --size 100GiB --io-limit 200MiB
   nearmetal volume create experiment --from data@monday
   nearmetal volume create scratch --size 50GiB --kind block
   nearmetal volume create data2 --from-backup data.tar.zst`,
@@ -53,6 +55,7 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 	flags.Int64Var(&req.Files, "files", 0, "bound of its files and directories (default: one for each 16KiB of its size)")
 	flags.StringVar(&kind, "kind", "", "files, a file system, or block, a disk of a virtual machine (default: files; of a clone: that of its origin)")
 	flags.StringVar(&access, "access", "", "one-writer, many-readers or shared (default: one-writer)")
+	flags.StringVar(&limit, "io-limit", "", "how much each member may read in a second, and how much each may write, like 200MiB, or none (default: none)")
 	flags.StringVar(&req.Node, "node", "", "node that it is to lie on (default: the one with most room)")
 	flags.StringVar(&retention, "retention", "", "how long it is kept after its deletion, like 24h or 7d; 0 for not at all (default: 1d)")
 	flags.StringVar(&req.From, "from", "", "what it begins as, VOLUME@SNAPSHOT or VOLUME (default: it begins empty)")
@@ -69,12 +72,15 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		req.Name, req.Access, req.Kind = args[0], api.VolumeAccess(access), api.VolumeKind(kind)
-		change, err := volumeFlags(flags, size, access, retention)
+		change, err := volumeFlags(flags, size, access, limit, retention)
 		if err != nil {
 			return err
 		}
 		if change.Size != nil {
 			req.Size = *change.Size
+		}
+		if change.IOLimit != nil {
+			req.IOLimit = *change.IOLimit
 		}
 		req.Retention = change.Retention
 		var from *backupFile
@@ -129,7 +135,7 @@ func noRoomYet(v *api.VolumeStatus, timeout time.Duration) error {
 }
 
 // volumeFlags reads what flags say about a volume.
-func volumeFlags(flags *pflag.FlagSet, size, access, retention string) (api.VolumeChange, error) {
+func volumeFlags(flags *pflag.FlagSet, size, access, limit, retention string) (api.VolumeChange, error) {
 	var change api.VolumeChange
 	if flags.Changed("size") {
 		bytes, err := api.ParseBytes(size)
@@ -142,6 +148,13 @@ func volumeFlags(flags *pflag.FlagSet, size, access, retention string) (api.Volu
 		kind := api.VolumeAccess(access)
 		change.Access = &kind
 	}
+	if flags.Changed("io-limit") {
+		rate, err := parseIOLimit(limit)
+		if err != nil {
+			return change, usage("--io-limit: %v", err)
+		}
+		change.IOLimit = &rate
+	}
 	if flags.Changed("retention") {
 		span, err := api.ParseDuration(retention)
 		if err != nil {
@@ -152,30 +165,44 @@ func volumeFlags(flags *pflag.FlagSet, size, access, retention string) (api.Volu
 	return change, nil
 }
 
+// parseIOLimit reads a number of bytes per second, or none.
+func parseIOLimit(text string) (api.Bytes, error) {
+	if text == "none" {
+		return 0, nil
+	}
+	rate, err := api.ParseBytes(text)
+	if err == nil && rate == 0 {
+		return 0, errors.New("0 would let nobody read or write; write none for no limit")
+	}
+	return rate, err
+}
+
 func (a *app) volumeResize() *cobra.Command {
-	var size, retention, access string
+	var size, retention, access, limit string
 	var files int64
 	var wait volumeWait
 	cmd := &cobra.Command{
-		Use: "resize NAME", Aliases: []string{"set"}, Short: "Change the size, the files, the access or the retention of a volume", Args: oneArg("volume"),
-		Long: `Change the size, the number of files, the access or the retention of a volume, and wait until its node has done so. Clusters that have it attached
-see the new size at once. A volume does not shrink below what it holds.
+		Use: "resize NAME", Aliases: []string{"set"}, Short: "Change the size, the files, the access, the limit of I/O or the retention of a volume", Args: oneArg("volume"),
+		Long: `Change the size, the number of files, the access, the limit of I/O or the retention of a volume, and wait until its node has its size. Clusters that
+have it attached see the new size at once, and their members are held to a new limit. A volume does not shrink below what it holds.
 
 If its node has no room for it to grow, the command ends with exit code 5 and the reason, and the volume grows as soon as there is room.`,
 		Example: `  nearmetal volume resize data --size 20GiB
-  nearmetal volume resize data --access many-readers --retention 7d`,
+  nearmetal volume resize data --access many-readers --retention 7d
+  nearmetal volume resize data --io-limit 100MiB`,
 		ValidArgsFunction: a.completeVolumes(1),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&size, "size", "", "bound of what it holds, like 20GiB")
 	flags.Int64Var(&files, "files", 0, "bound of its files and directories")
 	flags.StringVar(&access, "access", "", "one-writer, many-readers or shared")
+	flags.StringVar(&limit, "io-limit", "", "how much each member may read in a second, and how much each may write, like 200MiB, or none")
 	flags.StringVar(&retention, "retention", "", "how long it is kept after its deletion, like 24h or 7d")
 	wait.add(flags, "resized")
 	_ = cmd.RegisterFlagCompletionFunc("access", cobra.FixedCompletions(manifest.VolumeAccesses(), cobra.ShellCompDirectiveNoFileComp))
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		change, err := volumeFlags(flags, size, access, retention)
+		change, err := volumeFlags(flags, size, access, limit, retention)
 		if err != nil {
 			return err
 		}
@@ -183,7 +210,7 @@ If its node has no room for it to grow, the command ends with exit code 5 and th
 			change.Files = &files
 		}
 		if change == (api.VolumeChange{}) {
-			return usage("give what to change: --size, --files, --access or --retention; nothing was changed")
+			return usage("give what to change: --size, --files, --access, --io-limit or --retention; nothing was changed")
 		}
 		if err := manifest.CheckVolumeChange(change, nil); err != nil {
 			return usage("%v", err)

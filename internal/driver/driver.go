@@ -39,6 +39,8 @@ type Member struct {
 	Mounts []Mount `json:"mounts,omitempty"`
 	// Disks are block volumes that the member's machine has as disks.
 	Disks []Disk `json:"disks,omitempty"`
+	// IOLimits bound the member's I/O with its home and its mounts, for drivers that are an IOLimiter.
+	IOLimits []IOLimit `json:"io_limits,omitempty"`
 	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
 	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`
@@ -64,6 +66,12 @@ type Disk struct {
 	// a socket of the same name in the same directory.
 	Socket   string `json:"socket"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// IOLimit bounds what a member reads from the file system of a host directory in a second, and what it writes to it.
+type IOLimit struct {
+	Source         string `json:"source"`
+	BytesPerSecond int64  `json:"bytes_per_second"`
 }
 
 // File is a generated file.

@@ -98,6 +98,8 @@ type DesiredMember struct {
 	RebootGrace time.Duration
 	// ChangeSize asks for the size that the leader decided: the member has another, and its driver has not found yet that this takes a reboot.
 	ChangeSize bool
+	// ChangeLimits asks for other limits of its I/O than it is held to. What failed is tried again after a pause of its own, which is over.
+	ChangeLimits bool
 	// ChangeVolumes asks for other volumes than it has. What failed is tried again after a pause of its own, which is over: files that are open must
 	// not keep anything else from being done.
 	ChangeVolumes bool
@@ -251,6 +253,8 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return []MemberOperation{report, Update{}}
 	case in.Desired.ChangeSize && !in.Desired.Moving:
 		return []MemberOperation{report, ChangeSize{}}
+	case in.Desired.ChangeLimits && !in.Desired.Moving: // a volume that comes is limited before the member has it
+		return []MemberOperation{report, ChangeLimits{}}
 	case in.Desired.ChangeVolumes && !in.Desired.Moving:
 		return []MemberOperation{report, ChangeVolumes{}}
 	default:
@@ -297,6 +301,8 @@ func (in MemberInput) planLettingGo() []MemberOperation {
 func (in MemberInput) planPaused() []MemberOperation {
 	report := Report{Phase: api.MemberPaused}
 	switch {
+	case in.Desired.Paused && in.Desired.ChangeLimits:
+		return []MemberOperation{report, ChangeLimits{}}
 	case in.Desired.Paused && in.Desired.ChangeVolumes:
 		return []MemberOperation{report, ChangeVolumes{}}
 	case in.Desired.Paused:

@@ -280,7 +280,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize, ChangeVolumes and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize, ChangeVolumes, ChangeLimits and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -326,6 +326,9 @@ type ChangeSize struct{}
 // ChangeVolumes calls that of the driver (driver.Mounter), which mounts the volumes that a member is to have, and unmounts those that it is to let go of.
 type ChangeVolumes struct{}
 
+// ChangeLimits calls that of the driver (driver.IOLimiter), which holds a member to limits of I/O with its volumes.
+type ChangeLimits struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -354,6 +357,7 @@ func (TakeBack) memberOperation()       {}
 func (Reboot) memberOperation()         {}
 func (ChangeSize) memberOperation()     {}
 func (ChangeVolumes) memberOperation()  {}
+func (ChangeLimits) memberOperation()   {}
 func (Clean) memberOperation()          {}
 func (Report) memberOperation()         {}
 func (ReportClean) memberOperation()    {}

@@ -80,6 +80,7 @@ func MemberOperations() []MemberOperation {
 		Reboot{},
 		ChangeSize{},
 		ChangeVolumes{},
+		ChangeLimits{},
 		Clean{},
 		Report{},
 		ReportClean{},

@@ -62,6 +62,7 @@ func CheckVolume(req api.VolumeRequest, src *Source) error {
 	if req.Access != "" || src.Has("access") {
 		n.volumeAccess("access", req.Access)
 	}
+	n.volumeIOLimit("io_limit", req.IOLimit)
 	if req.Retention != nil {
 		n.volumeRetention("retention", *req.Retention)
 	}
@@ -78,7 +79,7 @@ func CheckVolume(req api.VolumeRequest, src *Source) error {
 func CheckVolumeChange(change api.VolumeChange, src *Source) error {
 	n := normalizer{src: src}
 	if change == (api.VolumeChange{}) {
-		n.add("size", "", "is missing; give what is to change: size, files, access or retention")
+		n.add("size", "", "is missing; give what is to change: size, files, access, io_limit or retention")
 	}
 	if change.Size != nil {
 		n.volumeSize("size", *change.Size)
@@ -88,6 +89,9 @@ func CheckVolumeChange(change api.VolumeChange, src *Source) error {
 	}
 	if change.Access != nil {
 		n.volumeAccess("access", *change.Access)
+	}
+	if change.IOLimit != nil {
+		n.volumeIOLimit("io_limit", *change.IOLimit)
 	}
 	if change.Retention != nil {
 		n.volumeRetention("retention", *change.Retention)
@@ -140,6 +144,14 @@ func (n *normalizer) volumeAccess(path string, access api.VolumeAccess) {
 	case api.VolumeOneWriter, api.VolumeManyReaders, api.VolumeShared:
 	default:
 		n.add(path, string(access), "%q is not a kind of access; give %s", access, strings.Join(VolumeAccesses(), ", "))
+	}
+}
+
+// volumeIOLimit checks a limit of bytes per second; 0 is none.
+func (n *normalizer) volumeIOLimit(path string, limit api.Bytes) {
+	if limit != 0 && (limit < api.MinVolumeIOLimit || limit > api.MaxVolumeIOLimit) {
+		n.add(path, limit.String(), "%s per second is not a limit of I/O; give %s to %s, or 0 for no limit", limit,
+			api.Bytes(api.MinVolumeIOLimit), api.Bytes(api.MaxVolumeIOLimit))
 	}
 }
 

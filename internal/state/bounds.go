@@ -36,7 +36,7 @@ func boundNode(n *api.NodeRecord) {
 func boundPool(n *api.NodeRecord) {
 	if n.VolumePool != nil {
 		pool := *n.VolumePool
-		pool.Problems = shortened(pool.Problems)
+		pool.Problems, pool.UnlimitedIO = shortened(pool.Problems), api.ShortMessage(pool.UnlimitedIO)
 		n.VolumePool = &pool
 	}
 	if n.VolumeSharing != nil {

@@ -93,6 +93,9 @@ func (d *Driver) launch(ctx context.Context, h *host, m driver.Member, dirs []en
 		return err
 	}
 	failpoint.Hit("container.after-create")
+	if err := h.limitIO(m); err != nil { // LimitIO says so to who asks for the limits
+		d.log.WarnContext(ctx, "a member starts without its limits of I/O", "member", id, "error", err)
+	}
 	if err := giveDirs(pid, m.Assignment.UserIDs.First, dirs); err != nil {
 		return err
 	}

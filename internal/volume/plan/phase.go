@@ -17,6 +17,8 @@ type Seen struct {
 	Resizing bool
 	// Undecided: it has no place, and may get one as soon as a node is heard of.
 	Undecided bool
+	// UnlimitedIO is what the volume's limit of I/O does not bound on its node, and why; "" where there is no limit.
+	UnlimitedIO string
 	// State is what its node found of it last; nil: the node is not heard of, or has nothing of it.
 	State *volume.State
 }
@@ -36,6 +38,9 @@ func Show(s *Situation, uid string) Seen {
 	}
 	out.Phase, out.Message = s.phase(v, n, out.State)
 	out.Undecided = out.Phase == api.VolumePending && s.undecided(v)
+	if v.Intent != nil && v.Intent.IOBytesPerSecond > 0 && n != nil && n.Pool != nil {
+		out.UnlimitedIO = n.Pool.UnlimitedIO
+	}
 	if v.Intent != nil && v.Record != nil && !v.Record.Purging {
 		out.Resizing = v.Record.SizeBytes != v.Intent.SizeBytes || out.State != nil && out.State.Import == nil && out.State.SizeBytes != v.Intent.SizeBytes
 	}

@@ -38,6 +38,7 @@ func toldOf(v *Volume, needed []string) volume.Volume {
 	}
 	out.SizeBytes, out.MaxFiles = min(v.Intent.SizeBytes, v.Record.SizeBytes), v.Intent.MaxFiles
 	out.Block = v.Intent.Kind == api.VolumeBlock
+	out.IOBytesPerSecond = v.Intent.IOBytesPerSecond
 	if !v.Record.Made {
 		out.Origin = v.Intent.Origin
 	}
