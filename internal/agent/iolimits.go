@@ -107,7 +107,7 @@ func (a *Agent) unlimited(uid string) string {
 		}
 		for _, claim := range m.want.Assignment.Volumes {
 			if claim.UID == uid && a.ioLimitOf(claim) > 0 {
-				return fmt.Sprintf("member %s: %s", m.want.Assignment.Member, m.limits.problem)
+				return m.limits.problem
 			}
 		}
 	}

@@ -57,9 +57,9 @@ type Host struct {
 }
 
 type member struct {
-	config  driver.Member
+	config driver.Member
 	// limits are those that its I/O is held to.
-	limits []driver.IOLimit
+	limits  []driver.IOLimit
 	state   driver.State
 	pid     int
 	code    *int
