@@ -93,6 +93,9 @@ func TestRequestsForVolumesAreRefusedWithTheReason(t *testing.T) {
 		"no such access":            {api.VolumeRequest{Name: "x", Size: gib, Access: "all"}, "invalid_request", `"all" is not a kind of access; give one-writer, many-readers, shared`},
 		"too few files":             {api.VolumeRequest{Name: "x", Size: gib, Files: 1}, "invalid_request", "1 is not a number of files"},
 		"kept too long":             {api.VolumeRequest{Name: "x", Size: gib, Retention: ptr(api.Duration(10000 * time.Hour))}, "invalid_request", "is not a retention; give 0 to 366d"},
+		"a limit that is too low":   {api.VolumeRequest{Name: "x", Size: gib, IOLimit: 1<<20 - 1}, "invalid_request", "io_limit: 1048575 per second is not a limit of I/O; give 1MiB to 1TiB, or 0 for no limit"},
+		"a limit that is too high":  {api.VolumeRequest{Name: "x", Size: gib, IOLimit: 1<<40 + 1}, "invalid_request", "is not a limit of I/O"},
+		"a limit that is negative":  {api.VolumeRequest{Name: "x", Size: gib, IOLimit: -1}, "invalid_request", ""},
 		"no such node":              {api.VolumeRequest{Name: "x", Size: gib, Node: "n9"}, "node_not_found", `node "n9" does not exist`},
 		"no such origin":            {api.VolumeRequest{Name: "x", From: "nothing"}, "volume_not_found", `volume "nothing" does not exist`},
 		"no such snapshot":          {api.VolumeRequest{Name: "x", From: "data@monday"}, "volume_snapshot_not_found", `volume "data" has no snapshot "monday"`},
@@ -104,8 +107,10 @@ func TestRequestsForVolumesAreRefusedWithTheReason(t *testing.T) {
 			t.Errorf("%s: %v, want %s and %q", what, err, test.code, test.says)
 		}
 	}
-	if _, err := c.ChangeVolume(t.Context(), "data", api.VolumeChange{}); !client.HasCode(err, "invalid_request") {
-		t.Errorf("a change of nothing: %v", err)
+	for what, change := range map[string]api.VolumeChange{"of nothing": {}, "to a limit that is too low": {IOLimit: ptr(api.Bytes(1000))}} {
+		if _, err := c.ChangeVolume(t.Context(), "data", change); !client.HasCode(err, "invalid_request") {
+			t.Errorf("a change %s: %v", what, err)
+		}
 	}
 }
 
@@ -278,6 +283,27 @@ func TestAVolumeThatAClusterAsksForStays(t *testing.T) {
 	if _, err := limited.DeleteVolume(t.Context(), "data", false); !client.HasCode(err, "forbidden") {
 		t.Errorf("a token for another cluster deletes it: %v", err)
 	}
+}
+
+func TestALimitOfIOIsShownChangedAndLifted(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddPool("n1", 100*gib)
+	c := s.Client()
+	shows := func(v api.VolumeStatus, err error, want api.Bytes) {
+		t.Helper()
+		now, showErr := c.Volume(t.Context(), "data")
+		if err != nil || showErr != nil || v.IOLimit != want || now.IOLimit != want {
+			t.Errorf("the limit is %s and then %s (%v, %v), want %s", v.IOLimit, now.IOLimit, err, showErr, want)
+		}
+	}
+	v, err := c.CreateVolume(t.Context(), api.VolumeRequest{Name: "data", Size: gib, IOLimit: 200 << 20})
+	shows(v, err, 200<<20)
+	v, err = c.ChangeVolume(t.Context(), "data", api.VolumeChange{Access: ptr(api.VolumeShared)})
+	shows(v, err, 200<<20)
+	v, err = c.ChangeVolume(t.Context(), "data", api.VolumeChange{IOLimit: ptr(api.Bytes(1 << 20))})
+	shows(v, err, 1<<20)
+	v, err = c.ChangeVolume(t.Context(), "data", api.VolumeChange{IOLimit: ptr(api.Bytes(0))})
+	shows(v, err, 0)
 }
 
 func TestANodeIsShownWithItsPool(t *testing.T) {

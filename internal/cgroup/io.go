@@ -144,18 +144,14 @@ func (t throttle) set(want rates) error {
 				return fmt.Errorf("limit the I/O of %s with block device %s: %w", t.dir, device, err)
 			}
 		}
-		if have, err = t.read(n); err != nil {
+	}
+	for n := range throttlesV1 {
+		have, err := t.read(n)
+		if err != nil {
 			return t.explain(want, err)
 		}
-		for device, rate := range want {
-			if have[device] != rate {
-				return fmt.Errorf("limit the I/O of %s with block device %s to %d bytes per second: the kernel reports %d", t.dir, device, rate, have[device])
-			}
-		}
-		for device := range have {
-			if _, ok := want[device]; !ok {
-				return fmt.Errorf("lift the limit of the I/O of %s with block device %s: the kernel reports it still", t.dir, device)
-			}
+		if !maps.Equal(have, want) {
+			return fmt.Errorf("limit the I/O of %s: the kernel reports the rates %v, and not %v, in bytes per second by block device", t.dir, have, want)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func (l Limits) settings(h hierarchy) []setting {
 
 // limiting reports whether a tree limits members that no OCI runtime starts, or is systemd's, which would end them with the agent's service.
 func (h hierarchy) limiting() bool {
-	return h.v2 || slices.ContainsFunc(h.controllers, func(c string) bool { return c == "memory" || c == "cpuset" || c == "name=systemd" })
+	return h.v2 || slices.ContainsFunc(h.controllers, func(c string) bool { return c == "memory" || c == "cpuset" || c == "blkio" || c == "name=systemd" })
 }
 
 // Make makes a member's groups below the node's own and limits them. The node's own may go with its last member meanwhile, and are made again then.

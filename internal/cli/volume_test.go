@@ -92,6 +92,10 @@ func TestFlagsOfVolumesAreChecked(t *testing.T) {
 		{"--size", []string{"create", "data", "--size", "many"}},
 		{"--retention", []string{"create", "data", "--size", "1GiB", "--retention", "long"}},
 		{`"all" is not a kind of access`, []string{"create", "data", "--size", "1GiB", "--access", "all"}},
+		{"io_limit: 1000 per second is not a limit of I/O; give 1MiB to 1TiB", []string{"create", "data", "--size", "1GiB", "--io-limit", "1000"}},
+		{"--io-limit: \"fast\" is not a size", []string{"create", "data", "--size", "1GiB", "--io-limit", "fast"}},
+		{"--io-limit: 0 would let nobody read or write; write none for no limit", []string{"resize", "data", "--io-limit", "0"}},
+		{"is not a limit of I/O", []string{"resize", "data", "--io-limit", "1023KiB"}},
 		{"kept for homes", []string{"create", "home-eve", "--size", "1GiB"}},
 		{"give what to change", []string{"resize", "data"}},
 		{"NAME@SNAPSHOT", []string{"restore", "data"}},
@@ -119,6 +123,24 @@ func TestAResizeWaitsForTheNode(t *testing.T) {
 	has(t, f.shell().run(t, "volume", "resize", "data", "--size", "20GiB"), cli.ExitRefused, "does not have its size of 20GiB yet: waits to grow", "3GiB left")
 	f.fixed("PATCH /v1/volumes/other", dataVolume())
 	has(t, f.shell().run(t, "volume", "resize", "other", "--access", "shared", "--files", "9999"), 0, "Phase:        ready\n")
+}
+
+func TestALimitOfIOIsSentShownAndLifted(t *testing.T) {
+	f := newFake(t)
+	limited := func(unlimited string) api.VolumeStatus {
+		return dataVolume(func(v *api.VolumeStatus) { v.IOLimit, v.IOUnlimited = 200<<20, unlimited })
+	}
+	f.fixed("POST /v1/volumes", limited(""))
+	f.fixed("GET /v1/volumes/vvvvvvvvvvvv", limited(""))
+	f.fixed("PATCH /v1/volumes/data", dataVolume())
+	f.fixed("GET /v1/volumes/data", limited("writes that the kernel buffers, because its control groups are of version 1"))
+	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--io-limit", "200MiB", "--no-wait"), 0,
+		"I/O limit:    200MiB/s read and 200MiB/s written by each member on the volume's node\n")
+	has(t, f.shell().run(t, "volume", "resize", "data", "--io-limit", "none"), 0, "Phase:        ready\n")
+	has(t, f.shell().run(t, "volume", "resize", "data", "--io-limit", "1MiB"), 0)
+	f.expect(`POST /v1/volumes {"name":"data","size":"10GiB","io_limit":"200MiB"}`, `PATCH /v1/volumes/data {"io_limit":"0"}`, `PATCH /v1/volumes/data {"io_limit":"1MiB"}`)
+	has(t, f.shell().run(t, "volume", "show", "data"), 0, "on the volume's node; node n1 does not limit writes that the kernel buffers, because")
+	has(t, f.shell().run(t, "volume", "show", "data", "-o", "json"), 0, `"io_limit": "200MiB"`)
 }
 
 func TestSnapshotsOfAVolumeAreMadeRestoredAndDeleted(t *testing.T) {
@@ -196,5 +218,8 @@ func TestANodeShowsItsRoomForVolumes(t *testing.T) {
 	f.fixed("GET /v1/nodes/n1", api.Node{Name: "n1", Agent: &agent})
 	f.fixed("GET /v1/nodes/n2", api.Node{Name: "n2", Agent: &api.AgentPart{FirstSeenAt: t0, VolumePool: &api.VolumePool{Problems: []string{"no file system with reflinks"}}}})
 	has(t, f.shell().run(t, "node", "show", "n1"), 0, "xfs, 10GiB of 100GiB promised to volumes, 3GiB held\n")
+	agent.VolumePool.UnlimitedIO = "writes that the kernel buffers"
+	f.fixed("GET /v1/nodes/n3", api.Node{Name: "n3", Agent: &agent})
+	has(t, f.shell().run(t, "node", "show", "n3"), 0, "3GiB held; limits of I/O do not bound writes that the kernel buffers\n")
 	has(t, f.shell().run(t, "node", "show", "n2"), 0, "none: no file system with reflinks\n")
 }

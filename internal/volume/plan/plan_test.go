@@ -53,6 +53,8 @@ func homeOf(cluster string) func(*Volume) {
 	return func(v *Volume) { v.Intent.Cluster, v.Intent.ClusterUID = "p.web", cluster }
 }
 
+func limited(v *Volume) { v.Intent.IOBytesPerSecond = 3 << 20 }
+
 func at(node string) func(*Volume) { return func(v *Volume) { v.Intent.Node = node } }
 func cloneOf(uid, snapshot string) func(*Volume) {
 	return func(v *Volume) { v.Intent.Origin = &api.VolumeOrigin{VolumeUID: uid, SnapshotUID: snapshot} }
@@ -310,6 +312,27 @@ func TestUsersAreShownWhereAVolumeIsInItsLife(t *testing.T) {
 	}
 }
 
+func TestUsersAreShownWhatALimitOfIODoesNotBound(t *testing.T) {
+	boundless := func(n *Node) { n.Pool.UnlimitedIO = "buffered writes" }
+	for what, test := range map[string]struct {
+		volume Volume
+		node   Node
+		want   string
+	}{
+		"a limit on a node that bounds less":     {wanted("a", 4, on("n1", made), limited), node("n1", 20, boundless), "buffered writes"},
+		"no limit on a node that bounds less":    {wanted("a", 4, on("n1", made)), node("n1", 20, boundless), ""},
+		"a limit on a node that bounds all":      {wanted("a", 4, on("n1", made), limited), node("n1", 20), ""},
+		"a limit on a node that has no pool":     {wanted("a", 4, on("n1", made), limited), node("n1", 20, noPool), ""},
+		"a limit of a volume without a place":    {wanted("a", 4, limited), node("n1", 20, boundless), ""},
+		"a limit on a node that is not heard of": {wanted("a", 4, on("n1", made), limited), node("n1", 20, boundless, silent), "buffered writes"},
+	} {
+		s := Situation{Volumes: []Volume{test.volume}, Nodes: nodesOf(test.node), Now: now}
+		if got := Show(&s, "a").UnlimitedIO; got != test.want {
+			t.Errorf("%s: got %q, want %q", what, got, test.want)
+		}
+	}
+}
+
 func TestANodeIsToldWhatItsVolumesShouldBe(t *testing.T) {
 	snapshots := func(names ...string) func(*Volume) {
 		return func(v *Volume) {
@@ -325,6 +348,8 @@ func TestANodeIsToldWhatItsVolumesShouldBe(t *testing.T) {
 	}{
 		"a new volume":            {[]Volume{wanted("a", 4, on("n1"))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100}},
 		"one that was made":       {[]Volume{wanted("a", 4, on("n1", made))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Made: true}},
+		"one with a limit of I/O": {[]Volume{wanted("a", 4, on("n1"), limited)}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, IOBytesPerSecond: 3 << 20}},
+		"a purge with a limit":    {[]Volume{wanted("a", 4, deleted(0), on("n1", purging), limited)}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, Made: true, Purge: true}},
 		"one that waits to grow":  {[]Volume{wanted("a", 8, on("n1", holds(4)))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100}},
 		"one that is to shrink":   {[]Volume{wanted("a", 2, on("n1", holds(4)))}, "a", &volume.Volume{UID: "a", Generation: 7, SizeBytes: 2 * gib, MaxFiles: 100}},
 		"a clone to be made":      {[]Volume{wanted("c", 4, cloneOf("o", "s"), on("n1"))}, "c", &volume.Volume{UID: "c", Generation: 7, SizeBytes: 4 * gib, MaxFiles: 100, Origin: &api.VolumeOrigin{VolumeUID: "o", SnapshotUID: "s"}}},
