@@ -3,6 +3,7 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 	nothingLeft(t)
 	s := startSite(t, 1, "--volume-pool-size", "1GiB")
 
-	s.must("volume", "create", "data", "--size", "128MiB", "--timeout", "1m")
+	s.must("volume", "create", "data", "--size", "128MiB", "--io-limit", "64MiB", "--timeout", "1m")
 	s.must("cluster", "create", "c1", "--size", "2", "--memory", "256MiB", "--volume", "data", "--home", "user:128MiB")
 	var first api.Cluster
 	s.mustJSON(&first, "cluster", "show", "c1")
@@ -55,6 +56,7 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 	if got := s.outputOf("c1", "echo second > /volumes/data/file; cat ~/file"); got != "kept" {
 		t.Errorf("after the crash the home's file holds %q, want what was written", got)
 	}
+	limitIO(s, 2)
 	changeVolumesOf(s, "c1")
 	s.must("cluster", "delete", "c1") // without a question: nothing is lost
 
@@ -110,6 +112,43 @@ func TestVolumesAndHomesOutliveTheirClusters(t *testing.T) {
 		s.mustJSON(&volumes, "volume", "list")
 		return len(volumes) == 0
 	})
+}
+
+// limitIO changes the limit of the volume data, which this many members have, and looks for it in the kernel.
+func limitIO(s *site, members int) {
+	s.t.Helper()
+	kernel := func(rate string) int {
+		files, err := filepath.Glob("/sys/fs/cgroup/nearmetal/*/*/io.max")
+		v1, err1 := filepath.Glob("/sys/fs/cgroup/blkio/nearmetal/*/*/blkio.throttle.write_bps_device")
+		if err != nil || err1 != nil {
+			s.t.Fatal(err, err1)
+		}
+		count := 0
+		for _, file := range append(files, v1...) {
+			text, _ := os.ReadFile(file)
+			for line := range strings.Lines(string(text)) {
+				if fields := strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '=' || r == '\n' }); slices.Contains(fields, rate) {
+					count++
+				}
+			}
+		}
+		return count
+	}
+	holds := func(rate string) {
+		s.t.Helper()
+		s.eventually(time.Minute, "the members to be held to "+rate+" bytes per second", func() bool { return kernel(rate) == members })
+	}
+	holds("67108864")
+	s.must("volume", "resize", "data", "--io-limit", "32MiB")
+	holds("33554432")
+	if out := s.must("volume", "show", "data"); !strings.Contains(out, "32MiB/s read and 32MiB/s written by each member") {
+		s.t.Errorf("volume show does not show the limit:\n%s", out)
+	}
+	if a := s.cli("volume", "resize", "data", "--io-limit", "1000"); a.code == 0 || !strings.Contains(a.err, "is not a limit of I/O; give 1MiB to 1TiB") {
+		s.t.Errorf("a limit of 1000 bytes: exit code %d: %s", a.code, a.err)
+	}
+	s.must("volume", "resize", "data", "--io-limit", "none")
+	s.eventually(time.Minute, "the limit to be lifted", func() bool { return kernel("33554432") == 0 })
 }
 
 // changeVolumesOf attaches a volume to a running cluster of two members and detaches it again, with a crash of everything else in between.
