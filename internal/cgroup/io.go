@@ -72,7 +72,7 @@ func (c *Groups) UnlimitedIO() string {
 		return "all reads and writes, because its control groups have no controller \"blkio\"; run: " +
 			"mkdir /sys/fs/cgroup/blkio && mount -t cgroup -o blkio none /sys/fs/cgroup/blkio, and restart the agent and the members"
 	}
-	return "writes that the kernel buffers, because its control groups are of version 1; boot with systemd.unified_cgroup_hierarchy=1"
+	return "writes that the kernel buffers, because its control groups are of version 1"
 }
 
 // blkio is the tree of version 1 that limits I/O, -1 where there is none.

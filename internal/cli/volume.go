@@ -157,7 +157,7 @@ func ioLimitText(v *api.VolumeStatus) string {
 	if v.IOLimit == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("%s/s read and %[1]s/s written by each member on the volume's node", v.IOLimit)
+	text := fmt.Sprintf("%s/s read and %[1]s/s written by each member", v.IOLimit)
 	if v.IOUnlimited != "" {
 		text += fmt.Sprintf("; node %s does not limit %s", v.Node, v.IOUnlimited)
 	}

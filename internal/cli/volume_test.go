@@ -135,11 +135,11 @@ func TestALimitOfIOIsSentShownAndLifted(t *testing.T) {
 	f.fixed("PATCH /v1/volumes/data", dataVolume())
 	f.fixed("GET /v1/volumes/data", limited("writes that the kernel buffers, because its control groups are of version 1"))
 	has(t, f.shell().run(t, "volume", "create", "data", "--size", "10GiB", "--io-limit", "200MiB", "--no-wait"), 0,
-		"I/O limit:    200MiB/s read and 200MiB/s written by each member on the volume's node\n")
+		"I/O limit:    200MiB/s read and 200MiB/s written by each member\n")
 	has(t, f.shell().run(t, "volume", "resize", "data", "--io-limit", "none"), 0, "Phase:        ready\n")
 	has(t, f.shell().run(t, "volume", "resize", "data", "--io-limit", "1MiB"), 0)
 	f.expect(`POST /v1/volumes {"name":"data","size":"10GiB","io_limit":"200MiB"}`, `PATCH /v1/volumes/data {"io_limit":"0"}`, `PATCH /v1/volumes/data {"io_limit":"1MiB"}`)
-	has(t, f.shell().run(t, "volume", "show", "data"), 0, "on the volume's node; node n1 does not limit writes that the kernel buffers, because")
+	has(t, f.shell().run(t, "volume", "show", "data"), 0, "written by each member; node n1 does not limit writes that the kernel buffers, because")
 	has(t, f.shell().run(t, "volume", "show", "data", "-o", "json"), 0, `"io_limit": "200MiB"`)
 }
 

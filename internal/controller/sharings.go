@@ -55,7 +55,7 @@ type sharingsInput struct {
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
 	for _, c := range in.claiming {
-		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}}
+		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}, rates: map[passage]*rate{}}
 		x.look()
 		for node, s := range x.told() {
 			all[node] = append(all[node], s)
@@ -74,6 +74,8 @@ type crossing struct {
 	// serves are the volumes of each node where one lies, clients the nodes that members on have one of another node.
 	serves  map[string][]volume.Share
 	clients map[string]bool
+	// rates are what members on a node may read from the volumes of another, and write to them, in a second.
+	rates map[passage]*rate
 }
 
 // look finds out which nodes serve what, and which are clients.
@@ -83,7 +85,10 @@ func (x *crossing) look() {
 		elsewhere := false
 		for i := range a.Volumes {
 			x.addShare(&a.Volumes[i])
-			elsewhere = elsewhere || a.Volumes[i].Node != a.Node
+			if a.Volumes[i].Node != a.Node {
+				elsewhere = true
+				x.addRate(a, &a.Volumes[i])
+			}
 		}
 		if elsewhere {
 			there[a.Node] = append(there[a.Node], presence{a, ref})
@@ -175,6 +180,7 @@ func (x *crossing) told() map[string]volume.Sharing {
 				s.Clients = append(s.Clients, c)
 			}
 		}
+		s.Rates = x.ratesFrom(node, at)
 		if len(s.Clients) > 0 {
 			s.Serves = x.serves[node]
 		} else {

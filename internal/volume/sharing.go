@@ -20,6 +20,8 @@ type Sharing struct {
 	Client bool `json:"client,omitempty"`
 	// Reaches are volumes of peers that say that they have let this node in.
 	Reaches []Remote `json:"reaches,omitempty"`
+	// Rates bound what this node sends to peers for the cluster. A peer that is not among them is not bounded.
+	Rates []PeerRate `json:"rates,omitempty"`
 	// Settled: no node that was shut out has a volume of the cluster any more. Until then no other member begins to use one.
 	Settled bool `json:"settled,omitempty"`
 }
@@ -29,6 +31,12 @@ type Share struct {
 	UID      string `json:"uid"`
 	ReadOnly bool   `json:"read_only,omitempty"`
 	Block    bool   `json:"block,omitempty"`
+}
+
+// PeerRate bounds what a node sends to a peer in a second.
+type PeerRate struct {
+	Peer           netip.Addr `json:"peer"`
+	BytesPerSecond int64      `json:"bytes_per_second"`
 }
 
 // Remote is a volume that lies on another node, which has the address Server on the underlay. Without one, what is there of it stays as it is.

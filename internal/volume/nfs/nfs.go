@@ -21,6 +21,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/shaper"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/disk"
@@ -116,7 +117,19 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 	}
 	defer func() { _ = space.Close() }()
 	// Each shuts out who is not a client, whatever becomes of the other.
-	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
+	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
+}
+
+// limit bounds what this node sends to its peers.
+func limit(space netns.Handle, want volume.Sharing) error {
+	rates := map[netip.Addr]int64{}
+	for _, r := range want.Rates {
+		rates[fabric.Inside(r.Peer)] = r.BytesPerSecond
+	}
+	if err := space.Do(func() error { return shaper.SetPeers(tunnelName, rates) }); err != nil {
+		return fmt.Errorf("the limits of I/O of volumes are not in force between nodes: %w", err)
+	}
+	return nil
 }
 
 func (s *Sharer) way(cluster string) way {
