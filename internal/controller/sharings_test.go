@@ -240,3 +240,58 @@ func TestADownNodeIsShutOutThoughNobodyTookAPlace(t *testing.T) {
 		t.Errorf("a node that is down, with a member that was let go of, is a client: %+v", x.told["n1"])
 	}
 }
+
+func TestNodesAreToldOfRatesWhereAllVolumesThatCrossHaveALimit(t *testing.T) {
+	const mib = 1 << 20
+	x := newCrossed(t)
+	x.wantVolume("more", 4)
+	limit := func(name string, bytes int64) {
+		t.Helper()
+		_, revision, err := x.repo.ChangeVolume(t.Context(), name, "uid-"+name, func(v *api.VolumeIntent, _ []api.VolumeIntent) error {
+			v.IOBytesPerSecond = bytes
+			return nil
+		})
+		x.view(revision, err)
+	}
+	told := func(when string, want map[string][]volume.PeerRate) {
+		t.Helper()
+		x.look()
+		for _, node := range []string{"n1", "n2", "n3"} {
+			var got []volume.PeerRate
+			for _, s := range x.told[node] {
+				got = append(got, s.Rates...)
+			}
+			if !slices.Equal(got, want[node]) {
+				t.Errorf("%s: %s is told the rates %v, want %v", when, node, got, want[node])
+			}
+		}
+	}
+	with := func(a api.Assignment, uid, node string) api.Assignment {
+		a.Volumes = append(a.Volumes, api.VolumeClaim{UID: uid, Name: uid, Path: "/more", Node: node})
+		return a
+	}
+	members := []api.Assignment{x.on("n1", "c1-0", "1"), x.on("n2", "c1-1", "1"), x.on("n2", "c1-2", "1"), x.on("n3", "c1-3", "1")}
+	x.is(members, nil)
+	told("without a limit", nil)
+	limit("data", 5*mib)
+	told("with a limit", map[string][]volume.PeerRate{
+		"n1": {{Peer: addr2, BytesPerSecond: 10 * mib}, {Peer: addr3, BytesPerSecond: 5 * mib}}, "n2": {{Peer: addr1, BytesPerSecond: 10 * mib}}, "n3": {{Peer: addr1, BytesPerSecond: 5 * mib}},
+	})
+	// One has another volume of the same node, which has no limit, and then one.
+	members = append(members, with(x.on("n2", "c1-4", "1"), "uid-more", "n1"))
+	x.is(members, nil)
+	told("beside a volume without a limit", map[string][]volume.PeerRate{
+		"n1": {{Peer: addr3, BytesPerSecond: 5 * mib}}, "n3": {{Peer: addr1, BytesPerSecond: 5 * mib}},
+	})
+	limit("more", mib)
+	told("beside a volume with another limit", map[string][]volume.PeerRate{
+		"n1": {{Peer: addr2, BytesPerSecond: 16 * mib}, {Peer: addr3, BytesPerSecond: 5 * mib}}, "n2": {{Peer: addr1, BytesPerSecond: 16 * mib}}, "n3": {{Peer: addr1, BytesPerSecond: 5 * mib}},
+	})
+	members = append(members, with(x.on("n1", "c1-5", "1"), "uid-more", "n3"))
+	x.is(members, nil)
+	told("with volumes in both directions", map[string][]volume.PeerRate{
+		"n1": {{Peer: addr2, BytesPerSecond: 16 * mib}, {Peer: addr3, BytesPerSecond: 6 * mib}}, "n2": {{Peer: addr1, BytesPerSecond: 16 * mib}}, "n3": {{Peer: addr1, BytesPerSecond: 6 * mib}},
+	})
+	limit("data", 0)
+	told("lifted", nil)
+}
