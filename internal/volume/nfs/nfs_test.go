@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/netip"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -165,6 +168,90 @@ func TestTheWayBetweenNodesCarriesPeersOnly(t *testing.T) {
 	}
 }
 
+func TestWhatIsSentToAPeerIsHeldToItsRate(t *testing.T) {
+	s := newSite(t)
+	a, b := s.node(t), s.node(t)
+	open := func(n, peer node) netns.Handle {
+		w := n.way("c")
+		w.mtu, w.userIDs = underlayMTU, nfsdtest.Users
+		if err := os.MkdirAll(filepath.Dir(w.pin), 0o711); err != nil {
+			t.Fatal(err)
+		}
+		space, err := w.ensure([]netip.Addr{peer.underlay})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { space.Close() })
+		return space
+	}
+	inA, inB := open(a, b), open(b, a)
+	to := inside([]netip.Addr{b.underlay})[0]
+	for _, rates := range [][]volume.PeerRate{{{Peer: b.underlay, BytesPerSecond: 1 << 30}}, {{Peer: b.underlay, BytesPerSecond: 8 << 20}}} {
+		if err := limit(inA, volume.Sharing{Rates: rates}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const sent = 1 << 20
+	passed := func() (bytes uint64) {
+		if err := inA.Do(func() error {
+			link, err := netlink.LinkByName(tunnelName)
+			if err != nil {
+				return err
+			}
+			classes, err := netlink.ClassList(link, 0)
+			for _, c := range classes {
+				bytes += c.Attrs().Statistics.Basic.Bytes
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return bytes
+	}
+	received := make(chan int64, 1)
+	if err := inB.Do(func() error {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(to, port).String())
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n, _ := io.Copy(io.Discard, conn)
+			received <- n
+		}()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	before := passed()
+	if err := inA.Do(func() error {
+		conn, err := net.Dial("tcp", netip.AddrPortFrom(to, port).String())
+		if err == nil {
+			_, err = conn.Write(make([]byte, sent))
+			err = errors.Join(err, conn.Close())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-received; got != sent {
+		t.Errorf("the peer received %d bytes, want %d", got, sent)
+	}
+	if after := passed(); after-before < sent {
+		t.Errorf("%d bytes passed the queue of the peer, want those that were sent to it", after-before)
+	}
+	if err := limit(inA, volume.Sharing{}); err != nil {
+		t.Fatal(err)
+	}
+	if after := passed(); after != 0 {
+		t.Errorf("without a rate, the queue of the peer is still there, and passed %d bytes", after)
+	}
+}
+
 func TestWhatABootLeftOnTheDiskIsRemoved(t *testing.T) {
 	s := newSite(t)
 	n := s.node(t)
@@ -196,7 +283,7 @@ func TestAVolumeCrossesToAnotherNodeUntilItIsShutOut(t *testing.T) {
 	}
 	serves := []volume.Share{{UID: "data"}}
 	peers := []netip.Addr{client.underlay, other.underlay}
-	server.apply(t, volume.Sharing{Peers: peers, Serves: serves, Clients: peers})
+	server.apply(t, volume.Sharing{Peers: peers, Serves: serves, Clients: peers, Rates: []volume.PeerRate{{Peer: client.underlay, BytesPerSecond: 64 << 20}}})
 	if got := server.found(t); !slices.Equal(got.Serves, []string{"data"}) || !slices.Equal(got.Clients, peers) {
 		t.Errorf("the server has %+v, want clients %v", got, peers)
 	}
