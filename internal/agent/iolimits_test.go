@@ -27,15 +27,22 @@ func (s *site) limitVolume(name, uid string, bytes int64) {
 	}
 }
 
-// remounted notes what members are held to when their volumes change.
-type remounted struct {
+// limiting notes what members are held to when their volumes change, and says that their limits may have changed.
+type limiting struct {
 	*talkative
-	limits chan<- []driver.IOLimit
+	remounts chan<- []driver.IOLimit
+	changed  chan<- struct{}
 }
 
-func (d remounted) Remount(ctx context.Context, m driver.Member) error {
-	d.limits <- d.node.host.IOLimits(m.Assignment.ID)
+func (d limiting) Remount(ctx context.Context, m driver.Member) error {
+	d.remounts <- d.node.host.IOLimits(m.Assignment.ID)
 	return d.talkative.Remount(ctx, m)
+}
+
+func (d limiting) LimitIO(ctx context.Context, m driver.Member) error {
+	err := d.talkative.LimitIO(ctx, m)
+	d.changed <- struct{}{}
+	return err
 }
 
 func TestMembersAreHeldToTheLimitsOfTheirVolumes(t *testing.T) {
@@ -43,7 +50,8 @@ func TestMembersAreHeldToTheLimitsOfTheirVolumes(t *testing.T) {
 	n := s.newNode("n1")
 	n.volumes = volumefake.NewDisk(1 << 40)
 	remounts := make(chan []driver.IOLimit, 100)
-	n.wrap = func(d driver.Driver) driver.Driver { return remounted{d.(*talkative), remounts} }
+	changed := make(chan struct{}, 100)
+	n.wrap = func(d driver.Driver) driver.Driver { return limiting{d.(*talkative), remounts, changed} }
 	n.start(4)
 	for name, limit := range map[string]int64{"data": 8 << 20, "more": 2 << 20} {
 		s.createVolume(api.VolumeIntent{Name: name, UID: "uid-" + name, Access: api.VolumeOneWriter, Project: api.DefaultProject, IOBytesPerSecond: limit})
@@ -60,11 +68,9 @@ func TestMembersAreHeldToTheLimitsOfTheirVolumes(t *testing.T) {
 	}
 	held := func(what string, want ...driver.IOLimit) {
 		t.Helper()
-		s.awaitReports(func() bool {
-			return !slices.ContainsFunc(ids, func(id string) bool { return !slices.Equal(n.host.IOLimits(id), want) })
-		}, func() string {
-			return what + ": the members are held to " + strings.Join(limitsText(n.host.IOLimits(ids[0])), ", ")
-		})
+		for slices.ContainsFunc(ids, func(id string) bool { return !slices.Equal(n.host.IOLimits(id), want) }) {
+			within(t, what+": the members are held to "+strings.Join(limitsText(want), ", "), changed)
+		}
 	}
 	held("started", of("data", 8<<20))
 	s.limitVolume("data", "uid-data", 4<<20)

@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/fabric/shaper"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
@@ -68,7 +69,7 @@ func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fab
 		u, err := link(ctx)
 		return u.MTU, err
 	}
-	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Root: root, Socket: socket, Program: program})
+	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, SetPeers: shaper.SetPeers, Root: root, Socket: socket, Program: program})
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // ioTree is a control group tree of plain files, with one member's group and its files in it. What is written stays as it was written.
@@ -45,7 +47,7 @@ func TestALimitCountsOnceTheKernelReportsIt(t *testing.T) {
 	dir := t.TempDir()
 	device, err := deviceOf(dir)
 	if err != nil {
-		t.Skip(err) // its temporary files are in memory
+		needs.Hardware(t, "temporary files are on no disk: %v", err)
 	}
 	limit := []IOLimit{{Dir: dir, BytesPerSecond: 1 << 20}}
 	for what, c := range map[string]struct {
@@ -88,7 +90,7 @@ func TestAMemberWithoutItsGroupCantBeLimited(t *testing.T) {
 	}
 	temporary := t.TempDir()
 	if _, err := deviceOf(temporary); err != nil {
-		t.Skip(err)
+		needs.Hardware(t, "temporary files are on no disk: %v", err)
 	}
 	if err := c.LimitIO("m", []IOLimit{{Dir: temporary, BytesPerSecond: 1 << 20}}); err == nil || !strings.Contains(err.Error(), "restart the member") {
 		t.Errorf("got %v, want what to do", err)

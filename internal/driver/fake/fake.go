@@ -41,8 +41,6 @@ type Behaviour struct {
 	FailSnapshots, FailVerifications, FailLayDowns int
 	// open are the paths at which the member has files open, see HoldOpen.
 	open []string
-	// unlimited is why limits of I/O can't be set, see FailLimits.
-	unlimited error
 	// MoveDelay is how long Save, Restore and Send take.
 	MoveDelay time.Duration
 }
@@ -58,8 +56,7 @@ type Host struct {
 
 type member struct {
 	config driver.Member
-	// limits are those that its I/O is held to.
-	limits  []driver.IOLimit
+	limited
 	state   driver.State
 	pid     int
 	code    *int
@@ -243,7 +240,7 @@ func (d *Driver) prepare(m driver.Member) (delay time.Duration, proceed bool, er
 	} else if old != nil && old.keepsMemory() {
 		return 0, false, fmt.Errorf("starting member %q: it is %s", id, old.state)
 	}
-	h.members[id] = &member{config: m, limits: slices.Clone(m.IOLimits), state: driver.StatePrepared, message: "prepared"}
+	h.members[id] = &member{config: m, limited: limited{limits: m.IOLimits}, state: driver.StatePrepared, message: "prepared"}
 	b := h.behaviour(id)
 	if b.FailStarts == 0 {
 		return b.StartDelay, true, nil

@@ -21,7 +21,6 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
-	"github.com/nearmetal/nearmetal/internal/fabric/shaper"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/disk"
@@ -43,6 +42,9 @@ type Config struct {
 	Host        netns.Handle
 	Underlay    netip.Addr
 	UnderlayMTU func(ctx context.Context) (int, error)
+	// SetPeers holds what a link of the calling thread's network namespace sends to addresses to rates in bytes per second, and what it sends to others to
+	// none. It is harmless to repeat.
+	SetPeers func(link string, rates map[netip.Addr]int64) error
 	// Root is where a volume of this node is, with the IDs of its disk. It is mounted there while the volume is attached. Socket is where a block volume
 	// is served then (volume.Pool).
 	Root   func(uid string) string
@@ -117,16 +119,16 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 	}
 	defer func() { _ = space.Close() }()
 	// Each shuts out who is not a client, whatever becomes of the other.
-	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
+	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
 }
 
 // limit bounds what this node sends to its peers.
-func limit(space netns.Handle, want volume.Sharing) error {
+func (s *Sharer) limit(space netns.Handle, want volume.Sharing) error {
 	rates := map[netip.Addr]int64{}
 	for _, r := range want.Rates {
 		rates[fabric.Inside(r.Peer)] = r.BytesPerSecond
 	}
-	if err := space.Do(func() error { return shaper.SetPeers(tunnelName, rates) }); err != nil {
+	if err := space.Do(func() error { return s.cfg.SetPeers(tunnelName, rates) }); err != nil {
 		return fmt.Errorf("the limits of I/O of volumes are not in force between nodes: %w", err)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/fabric/shaper"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
@@ -61,7 +62,7 @@ func (s *site) node(t testing.TB) node {
 	nfsdtest.Run(t, n.space, "ip addr add "+underlay.String()+"/24 dev eth0 && ip link set eth0 up && ip link set lo up")
 	n.Sharer = New(Config{
 		Dir: filepath.Join(s.dir, name), Host: n.space, Underlay: underlay, UnderlayMTU: func(context.Context) (int, error) { return underlayMTU, nil },
-		Root: func(uid string) string { return filepath.Join(n.roots, uid) },
+		SetPeers: shaper.SetPeers, Root: func(uid string) string { return filepath.Join(n.roots, uid) },
 	})
 	t.Cleanup(func() {
 		if err := n.End(context.Background(), "c"); err != nil {
@@ -187,7 +188,7 @@ func TestWhatIsSentToAPeerIsHeldToItsRate(t *testing.T) {
 	inA, inB := open(a, b), open(b, a)
 	to := inside([]netip.Addr{b.underlay})[0]
 	for _, rates := range [][]volume.PeerRate{{{Peer: b.underlay, BytesPerSecond: 1 << 30}}, {{Peer: b.underlay, BytesPerSecond: 8 << 20}}} {
-		if err := limit(inA, volume.Sharing{Rates: rates}); err != nil {
+		if err := a.limit(inA, volume.Sharing{Rates: rates}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +245,7 @@ func TestWhatIsSentToAPeerIsHeldToItsRate(t *testing.T) {
 	if after := passed(); after-before < sent {
 		t.Errorf("%d bytes passed the queue of the peer, want those that were sent to it", after-before)
 	}
-	if err := limit(inA, volume.Sharing{}); err != nil {
+	if err := a.limit(inA, volume.Sharing{}); err != nil {
 		t.Fatal(err)
 	}
 	if after := passed(); after != 0 {
