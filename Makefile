@@ -125,7 +125,7 @@ fuzz: setup member boot smp ## fuzz each parser and message for NEARMETAL_FUZZ_T
 	done
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated. It runs what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
-IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2' -p 1 -count=1 -timeout 40m
+IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules loop' -p 1 -count=1 -timeout 40m
 test-guest: setup build ## test in emulated Debian guests: the container stack under cgroup v2, and a power cut
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	$(IN_GUEST) -run '$(GUEST_TESTS)' $(GUEST_UNITS)
@@ -178,7 +178,7 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # Kernels with NFS are in the guest only. Namespaces play the nodes.
-VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan' -p 1 -count=1 -timeout 30m -v
+VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan,sch_htb,cls_u32' -p 1 -count=1 -timeout 30m -v
 test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs
