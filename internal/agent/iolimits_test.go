@@ -124,6 +124,71 @@ func TestMembersAreHeldToTheLimitsOfTheirVolumes(t *testing.T) {
 	s.ends("c1", n)
 }
 
+func TestALimitThatWasLiftedWhileTheAgentWasAwayIsLifted(t *testing.T) {
+	s := newSite(t)
+	n := s.newNode("n1")
+	n.volumes = volumefake.NewDisk(1 << 40)
+	changed := make(chan struct{}, 100)
+	n.wrap = func(d driver.Driver) driver.Driver {
+		return limiting{d.(*talkative), make(chan []driver.IOLimit, 1), changed}
+	}
+	n.start(4)
+	s.createVolume(api.VolumeIntent{Name: "data", UID: "uid-data", Access: api.VolumeOneWriter, Project: api.DefaultProject, IOBytesPerSecond: 8 << 20})
+	s.createWith("c1", "ada", api.ClusterHome{Kind: api.HomeNone}, api.VolumeAttachment{Name: "data"})
+	c := s.awaitPhase("c1", api.ClusterReady)
+	n.stop()
+	s.limitVolume("data", "uid-data", 0)
+	n.startAnew(4)
+	for a := range c.Held() {
+		for len(n.host.IOLimits(a.ID)) > 0 {
+			within(t, "the limit was lifted", changed)
+		}
+	}
+	s.ends("c1", n)
+}
+
+func TestALimitStaysWhileThePoolOfARestartedAgentFails(t *testing.T) {
+	for _, detaching := range []bool{false, true} {
+		s := newSite(t)
+		n := s.newNode("n1")
+		n.volumes = volumefake.NewDisk(1 << 40)
+		changed := make(chan struct{}, 100)
+		n.wrap = func(d driver.Driver) driver.Driver {
+			return limiting{d.(*talkative), make(chan []driver.IOLimit, 100), changed}
+		}
+		n.start(4)
+		s.createVolume(api.VolumeIntent{Name: "data", UID: "uid-data", Access: api.VolumeOneWriter, Project: api.DefaultProject, IOBytesPerSecond: 8 << 20})
+		s.createWith("c1", "ada", api.ClusterHome{Kind: api.HomeNone}, api.VolumeAttachment{Name: "data"})
+		c := s.awaitPhase("c1", api.ClusterReady)
+		for a := range c.Held() {
+			n.host.HoldOpen(a.ID, "/volumes/data", true)
+		}
+		if detaching {
+			s.askVolumes("c1")
+			for a := range c.Held() {
+				s.awaitState(a.ID, "keeping files open", func(m monitor.MemberState) bool { return strings.Contains(m.Unmounted, "still open") })
+			}
+		}
+		n.stop()
+		for len(changed) > 0 {
+			<-changed
+		}
+		n.volumes.Fail("uid-data", errors.New("the disk is slow"))
+		n.startAnew(4)
+		for a := range c.Held() {
+			within(t, "the limits of "+a.ID+" were set by the restarted agent", changed)
+		}
+		for a := range c.Held() {
+			if got := n.host.IOLimits(a.ID); len(got) != 1 || got[0].BytesPerSecond != 8<<20 {
+				t.Errorf("detaching %t: while the pool fails, a member is held to %v", detaching, limitsText(got))
+			}
+			n.host.HoldOpen(a.ID, "/volumes/data", false)
+		}
+		n.volumes.Fail("uid-data", nil)
+		s.ends("c1", n)
+	}
+}
+
 func limitsText(limits []driver.IOLimit) []string {
 	var all []string
 	for _, l := range limits {
