@@ -126,6 +126,12 @@ func TestWhatSomebodyElseHasPutInPlaceOfRatesIsReplaced(t *testing.T) {
 				}
 				return err
 			},
+			"a class that no filter chooses": func() error {
+				return netlink.ClassAdd(netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.MakeHandle(0x6e6d, 0), Handle: netlink.MakeHandle(0x6e6d, 9)}, netlink.HtbClassAttrs{Rate: 8 << 30}))
+			},
+			"another queue of a class": func() error {
+				return netlink.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.MakeHandle(0x6e6d, 1), Handle: netlink.MakeHandle(9, 0)}, QdiscType: "pfifo"})
+			},
 			"another rate": func() error {
 				return netlink.ClassChange(netlink.NewHtbClass(netlink.ClassAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.MakeHandle(0x6e6d, 0), Handle: netlink.MakeHandle(0x6e6d, 1)}, netlink.HtbClassAttrs{Rate: 8 << 30}))
 			},
