@@ -44,7 +44,7 @@ func (a *Agent) ioLimits(m *memberState) []driver.IOLimit {
 // ioLimitOf is what a volume of this node bounds the I/O of its members to, 0 for no limit.
 func (a *Agent) ioLimitOf(claim api.VolumeClaim) int64 {
 	s := a.volumes.states[claim.UID]
-	if claim.Node != a.cfg.Node.Name || a.cfg.Volumes == nil || s == nil || s.want == nil {
+	if claim.Block || claim.Node != a.cfg.Node.Name || a.cfg.Volumes == nil || s == nil || s.want == nil {
 		return 0
 	}
 	return s.want.IOBytesPerSecond

@@ -45,7 +45,7 @@ off, the volume waits, and the same command sends the backup again.
 If no node has room, the command ends with exit code 5 and the reason. The volume stays, and gets its place as soon as a node has room.`,
 		Example: `  nearmetal volume create data --size 10GiB
   nearmetal volume create shared --size 100GiB --access shared --node n1
-  nearmetal volume create scratch --size 100GiB --io-limit 200MiB
+  nearmetal volume create results --size 100GiB --io-limit 200MiB
   nearmetal volume create experiment --from data@monday
   nearmetal volume create scratch --size 50GiB --kind block
   nearmetal volume create data2 --from-backup data.tar.zst`,
@@ -76,13 +76,7 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 		if err != nil {
 			return err
 		}
-		if change.Size != nil {
-			req.Size = *change.Size
-		}
-		if change.IOLimit != nil {
-			req.IOLimit = *change.IOLimit
-		}
-		req.Retention = change.Retention
+		begin(&req, change)
 		var from *backupFile
 		if flags.Changed("from-backup") {
 			if from, err = a.openBackup(backup, &wait, &req); err != nil {
@@ -109,6 +103,17 @@ If no node has room, the command ends with exit code 5 and the reason. The volum
 		return out.print(a.Streams.Out, v, func(w io.Writer) { a.printVolume(w, &v) })
 	}
 	return cmd
+}
+
+// begin gives a new volume what flags say about it.
+func begin(req *api.VolumeRequest, flags api.VolumeChange) {
+	if flags.Size != nil {
+		req.Size = *flags.Size
+	}
+	if flags.IOLimit != nil {
+		req.IOLimit = *flags.IOLimit
+	}
+	req.Retention = flags.Retention
 }
 
 // awaitReady waits until a new volume is ready.
