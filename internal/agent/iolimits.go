@@ -99,10 +99,18 @@ func (a *Agent) changeLimits(ctx context.Context, m *memberState) {
 	})
 }
 
+// unlimited is why a member that runs is not held to its limits, "" where it is.
+func (m *memberState) unlimited() string {
+	if !alive(m.state) {
+		return ""
+	}
+	return m.limits.problem
+}
+
 // unlimited is why a member on this node is not held to the limit of a volume, "" where all are.
 func (a *Agent) unlimited(uid string) string {
 	for _, m := range a.members {
-		if m.want == nil || m.limits.problem == "" || !alive(m.state) {
+		if m.want == nil || m.unlimited() == "" {
 			continue
 		}
 		for _, claim := range m.want.Assignment.Volumes {

@@ -40,7 +40,7 @@ var ioLimitGuards = []Mutant{
 	{
 		Guard:   "a member that is not held to its limits says so",
 		File:    "internal/agent/members.go",
-		Find:    "m.limits.problem, m.memoryText())",
+		Find:    "m.unlimited(), m.memoryText())",
 		Replace: "m.memoryText())",
 		Test:    "./internal/agent TestMembersAreHeldToTheLimitsOfTheirVolumes",
 	},
