@@ -277,3 +277,35 @@ func TestAMemberIsCleanOnceItsVolumeIsGivenBackWhileItsNodeServesIt(t *testing.T
 		t.Errorf("after the last member the node has %+v", state)
 	}
 }
+
+func TestWhatCarriesABlockVolumeIsStartedAgain(t *testing.T) {
+	crossing := fake.NewCrossing()
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	m := farMember(t, a)
+	m.want.Assignment.Volumes[0].Block = true
+	a.wantSharings(sharing(func(s *volume.Sharing) {
+		client(true)(s)
+		s.Reaches[0].Block = true
+	}))
+	settleSharings(t, a)
+	if s, _ := crossing.State("u1"); len(s.Reaches) != 1 {
+		t.Fatalf("it is not reached: %+v", s)
+	}
+	a.placeVolumes(m.want)
+	if want := a.cfg.Sharer.Socket(volumeUID, "u1"); len(m.want.Disks) != 1 || m.want.Disks[0].Socket != want {
+		t.Errorf("disks %+v, want one at %s", m.want.Disks, want)
+	}
+	before := len(crossing.Calls())
+	a.lookAtSharings(t.Context(), a.cfg.Clock.Now())
+	settleSharings(t, a)
+	if calls := crossing.Calls()[before:]; len(calls) > 0 {
+		t.Errorf("what is there is changed: %q", calls)
+	}
+	crossing.Boot()
+	crossing.Put(volume.SharingState{ClusterUID: "u1"})
+	a.lookAtSharings(t.Context(), a.cfg.Clock.Now())
+	settleSharings(t, a)
+	if s, _ := crossing.State("u1"); len(s.Reaches) != 1 {
+		t.Errorf("it is not reached any more: %+v", s)
+	}
+}

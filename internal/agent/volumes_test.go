@@ -252,3 +252,38 @@ func TestAVolumeIsMountedOnceItsNodeHasAttachedIt(t *testing.T) {
 		t.Errorf("it is tried again at %s, want it after a pause", m.mounts.attempts.NextTry)
 	}
 }
+
+// A mount stays until it is taken away. The process that serves a block volume may end.
+func TestWhatServesABlockVolumeIsStartedAgain(t *testing.T) {
+	disk := fake.NewDisk(1 << 40)
+	a := withVolumes(t, disk)
+	v := wantedVolume("u1")
+	v.Block, v.MaxFiles = true, 0
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{v}})
+	settleVolumes(t, a)
+	if len(disk.Attached(volumeUID)) != 1 {
+		t.Fatal("it is not attached")
+	}
+	before := len(disk.Calls())
+	a.lookAtVolumes(t.Context(), a.cfg.Clock.Now())
+	settleVolumes(t, a)
+	if calls := disk.Calls()[before:]; len(calls) > 0 {
+		t.Errorf("what is there is changed: %q", calls)
+	}
+	disk.Reboot()
+	a.lookAtVolumes(t.Context(), a.cfg.Clock.Now())
+	settleVolumes(t, a)
+	if len(disk.Attached(volumeUID)) != 1 {
+		t.Error("it is not attached any more")
+	}
+}
+
+func TestABlockVolumeIsADiskOfItsMember(t *testing.T) {
+	a := withVolumes(t, fake.NewDisk(1<<40))
+	m := claiming(t, a, "/volumes/data")
+	m.want.Assignment.Volumes[0].Block, m.want.Assignment.Volumes[0].ReadOnly = true, true
+	a.placeVolumes(m.want)
+	if want := []driver.Disk{{Name: "data", Socket: a.cfg.Volumes.Socket(volumeUID, "u1"), ReadOnly: true}}; !slices.Equal(m.want.Disks, want) || len(m.want.Mounts) > 0 {
+		t.Errorf("disks %+v and mounts %+v; want %+v", m.want.Disks, m.want.Mounts, want)
+	}
+}

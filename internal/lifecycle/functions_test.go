@@ -44,6 +44,18 @@ func TestWhatAMembersFunctionsLetItDo(t *testing.T) {
 	}
 }
 
+func TestAMemberWithABlockVolumeMovesOffline(t *testing.T) {
+	t.Parallel()
+	spec := api.ClusterSpec{Groups: []api.Group{{Name: "c", Stack: api.StackVM}}}
+	a := api.Assignment{Group: "c", Volumes: []api.VolumeClaim{{Name: "data"}, {Name: "disk", Block: true}}}
+	if why := Movable(spec, &a, false); !strings.Contains(why, `"disk"`) || !strings.Contains(why, "--offline") {
+		t.Errorf("it moves while it runs: %q", why)
+	}
+	if why := Movable(spec, &a, true); why != "" {
+		t.Errorf("it does not move offline: %q", why)
+	}
+}
+
 func TestADrainMovesNobodyWhoseFunctionKeepsItRunningHere(t *testing.T) {
 	l := newLife(api.ClusterReady)
 	l.machines()

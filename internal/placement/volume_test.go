@@ -125,3 +125,31 @@ func TestAVolumesNodeThatIsFullIsNamedWithTheVolume(t *testing.T) {
 		t.Errorf("got %+v, want it to wait for cores of n2", refusal)
 	}
 }
+
+func TestBlockVolumesAreReachedWithoutAnNFSClient(t *testing.T) {
+	bare, older := testNode("n1", 8, 1, 64), testNode("n3", 8, 1, 64)
+	bare.VolumeSharing = &api.VolumeSharing{ReachProblem: "its kernel has no NFS client", Blocks: true}
+	older.VolumeSharing = &api.VolumeSharing{}
+	v := viewOf(t, bare, reaching(testNode("n2", 1, 1, 64)), older)
+	disk := api.VolumePlace{Volume: "disk", Node: "n2", Block: true}
+	placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(9, disk)}})
+	if refusal != nil {
+		t.Fatal(refusal.Message)
+	}
+	got := map[string]int{}
+	for _, p := range placed {
+		got[p.Node]++
+	}
+	if !maps.Equal(got, map[string]int{"n1": 8, "n2": 1}) {
+		t.Errorf("members are on %v", got)
+	}
+	_, refusal = Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(10, disk)}})
+	if want := "node n3 can't reach it: its agent reaches no block volumes of other nodes"; refusal == nil || !strings.HasSuffix(refusal.Message, want) {
+		t.Errorf("got %+v, want %q", refusal, want)
+	}
+	// A home on another node is still reached by NFS.
+	both := api.VolumePlace{Volume: "home-ada", Node: "n3", Other: "disk", OtherNode: "n2", OtherBlock: true}
+	if _, refusal = Place(v, Request{Cluster: "c1", Groups: []api.Group{withVolume(2, both)}}); refusal == nil {
+		t.Error("members go to a node that reaches one of their volumes only")
+	}
+}

@@ -96,7 +96,7 @@ var attachGuards = []Mutant{
 	{
 		Guard:   "no node is taken for that of volumes on two nodes",
 		File:    "internal/placement/volume.go",
-		Find:    "&& (n.other < 0 || at(n.other, n.otherServed))",
+		Find:    "&& (n.other < 0 || at(n.other, n.otherServed, n.otherReach))",
 		Replace: "",
 		Test:    "./internal/placement TestMembersGoWhereTheirVolumesLie",
 	},

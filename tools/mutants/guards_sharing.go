@@ -117,8 +117,8 @@ var sharingGuards = []Mutant{
 	{
 		Guard:   "a node that reaches no volumes of others gets no member with one",
 		File:    "internal/placement/volume.go",
-		Find:    "return id == node || served && reaches }",
-		Replace: "return id == node || served && (reaches || true) }",
+		Find:    "return id == node || served && r.platform >= 0 && reach[r.platform]",
+		Replace: "return id == node || served && r.platform >= 0",
 		Test:    "./internal/placement TestMembersGoWhereTheirVolumesLie",
 	},
 	{

@@ -103,8 +103,8 @@ var volumeAttachGuards = []Mutant{
 	{
 		Guard:   "a volume that a member is to let go of is not mounted again",
 		File:    "internal/agent/volumes.go",
-		Find:    `if claim.Detaching || dir == "" {`,
-		Replace: `if dir == "" {`,
+		Find:    `if claim.Detaching || place == "" {`,
+		Replace: `if place == "" {`,
 		Test:    "./internal/agent TestVolumesOfARunningClusterChange",
 	},
 	{

@@ -106,6 +106,16 @@ func TestAFunctionSurvivesWhatItsKindAndItsNetworkLet(t *testing.T) {
 	}
 }
 
+func TestABlockVolumeIsAtOneEndOfAMove(t *testing.T) {
+	m := driver.Member{Disks: []driver.Disk{{Name: "data"}}}
+	if err := surviveAll(m, verbMove); err == nil || !strings.Contains(err.Error(), "move it offline") {
+		t.Errorf("it moves while it runs: %v", err)
+	}
+	if err := surviveAll(m, verbSave); err != nil {
+		t.Errorf("it is not saved: %v", err)
+	}
+}
+
 func TestOnlyPCIAddressesBecomeDevices(t *testing.T) {
 	got, err := newHostDevice("0000:3b:10.2")
 	if want := (hostDevice{Domain: "0000", Bus: "3b", Slot: "10", Function: "2"}); err != nil || got != want || got.String() != "0000:3b:10.2" {

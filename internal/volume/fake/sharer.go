@@ -44,6 +44,13 @@ func (c *Crossing) Boot() {
 	clear(c.states)
 }
 
+// Put makes this what is there of a cluster.
+func (c *Crossing) Put(s volume.SharingState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.states[s.ClusterUID] = s
+}
+
 // State is what is there of a cluster.
 func (c *Crossing) State(cluster string) (volume.SharingState, bool) {
 	c.mu.Lock()
