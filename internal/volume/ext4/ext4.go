@@ -55,14 +55,14 @@ func groupBlocks(sizeBytes int64) int64 {
 	return min(max(blocks, leastGroupBlocks), mostGroupBlocks)
 }
 
-// Make makes a file system for so many files in a file that reads as zeros. Its root directory is empty, with mode 0775.
+// Make makes a file system for so many files in a file or on a device that reads as zeros, and may be larger than it. Its root directory is empty, with mode 0775.
 func Make(ctx context.Context, path string, sizeBytes, files int64, owner Owner) error {
 	args := []string{
 		"-q", "-F", "-b", strconv.Itoa(blockBytes), "-I", strconv.Itoa(inodeBytes), "-g", strconv.FormatInt(groupBlocks(sizeBytes), 10),
 		"-N", strconv.FormatInt(files+reservedInodes, 10), "-m", "0", "-e", "remount-ro",
 		// The identity can be changed later without writing to all the file system.
 		"-O", "metadata_csum,metadata_csum_seed,64bit",
-		"-E", fmt.Sprintf("nodiscard,assume_storage_prezeroed=1,root_owner=%d:%d", owner.UID, owner.GID), path,
+		"-E", fmt.Sprintf("nodiscard,assume_storage_prezeroed=1,root_owner=%d:%d", owner.UID, owner.GID), path, blocksText(sizeBytes),
 	}
 	if output, err := run(ctx, "", "mkfs.ext4", args...); err != nil {
 		return fmt.Errorf("%w: %s", err, output)
@@ -111,21 +111,26 @@ func CanGrowMounted() bool {
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// GrowMounted makes a mounted file system as large as its block device. Its kernel keeps it whole over a crash.
-func GrowMounted(ctx context.Context, device string) error {
-	if output, err := run(ctx, "", "resize2fs", device); err != nil {
+// blocksText is a size as the programs take it.
+func blocksText(sizeBytes int64) string { return strconv.FormatInt(sizeBytes/blockBytes, 10) }
+
+// GrowMounted makes a mounted file system larger, up to the size of its block device. Its kernel keeps it whole over a crash.
+func GrowMounted(ctx context.Context, device string, sizeBytes int64) error {
+	if output, err := run(ctx, "", "resize2fs", device, blocksText(sizeBytes)); err != nil {
 		return fmt.Errorf("%w: %s", err, output)
 	}
 	return nil
 }
 
-// Resize makes a file system smaller or larger, and its file. When it fails, or a crash ends it, what is in the file is lost: it must be a copy.
+// Resize makes a file system smaller or larger, and its file; a device must be large enough. When it fails, or a crash ends it, what is in the file is
+// lost: it must be a copy.
 func Resize(ctx context.Context, path string, sizeBytes int64) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err
 	}
-	if sizeBytes > info.Size() {
+	file := info.Mode().IsRegular()
+	if file && sizeBytes > info.Size() {
 		if err := os.Truncate(path, sizeBytes); err != nil {
 			return err
 		}
@@ -134,7 +139,7 @@ func Resize(ctx context.Context, path string, sizeBytes int64) error {
 		return err
 	}
 	// With -f, because the estimate by which resize2fs refuses is far too large where groups are small. The result is checked.
-	output, err := run(ctx, "", "resize2fs", "-f", path, strconv.FormatInt(sizeBytes/blockBytes, 10))
+	output, err := run(ctx, "", "resize2fs", "-f", path, blocksText(sizeBytes))
 	if err != nil && strings.Contains(output, "No space left on device while trying to resize") {
 		return fmt.Errorf("%w: %s", ErrTooSmall, output)
 	}
@@ -143,7 +148,7 @@ func Resize(ctx context.Context, path string, sizeBytes int64) error {
 	}
 	// The check has made an empty one; what it has found is in one that isn't empty, and stays.
 	_ = dropLostAndFound(ctx, path)
-	if err := check(ctx, "-f", "-n", path); err != nil {
+	if err := check(ctx, "-f", "-n", path); err != nil || !file {
 		return err
 	}
 	return os.Truncate(path, sizeBytes)

@@ -38,14 +38,10 @@ func OfImage(path string) (Usage, error) {
 	return usageOf(block), nil
 }
 
-// Fits reports whether a file system that is not mounted is as large as its file.
-func Fits(path string) (bool, error) {
+// Fits reports whether a file system that is not mounted has this size.
+func Fits(path string, sizeBytes int64) (bool, error) {
 	block, err := superblock(path)
-	if err != nil {
-		return false, err
-	}
-	info, err := os.Stat(path)
-	return err == nil && blocksOf(block) == info.Size()/blockBytes, err
+	return err == nil && blocksOf(block) == sizeBytes/blockBytes, err
 }
 
 // superblock reads the superblock of a file system.

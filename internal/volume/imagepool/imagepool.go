@@ -1,6 +1,6 @@
 // Package imagepool is the pool of volumes that are ext4 file systems, each in a block image of its own.
 //
-// The images bound what a volume may take of the disk, are shared by snapshots, and are what package reflink keeps; the file system on top bounds
+// The images bound what a volume may take of the disk, are shared by snapshots, and are what packages reflink and lvmthin keep; the file system on top bounds
 // bytes and files. A volume is mounted while it is attached: once for root, and once for each cluster, with the owners of its files mapped to
 // the cluster's IDs on this host. A volume's number of files follows its size from what it was made with. Start with Pool.
 package imagepool
@@ -36,15 +36,15 @@ type Images interface {
 	// List returns the images of each volume of which anything is there.
 	List() (map[string][]reflink.Image, error)
 	// Draft makes a draft of a volume, which reads as zeros; Begin one that begins as a snapshot of another volume; Rework one that begins as the
-	// volume and is written little to. They return a path to it, and replace a draft that is there. Commit puts it in the volume's place.
+	// volume and is written little to, and will have another size. They return a path to it, and replace a draft that is there. Commit puts it in the volume's place.
 	Draft(ctx context.Context, uid string, bytes int64) (string, error)
 	Begin(ctx context.Context, uid, from, snapshot string) (string, error)
-	Rework(ctx context.Context, uid string, bytes int64) (string, error)
+	Rework(ctx context.Context, uid string, written, sizeBytes int64) (string, error)
 	DropDraft(uid string) error
 	Commit(uid string) error
 	// Resize makes a volume larger. Of the same size, it makes sure that the volume has all its blocks.
 	Resize(uid string, bytes int64) error
-	// Snapshot makes a snapshot, between still and what that returns; Restore puts one in the volume's place.
+	// Snapshot makes a snapshot, between still and what that returns, or by a kernel that keeps writers still itself; Restore puts one in the volume's place.
 	Snapshot(ctx context.Context, uid, snapshot string, still func() (thaw func() error, err error)) error
 	Restore(ctx context.Context, uid, snapshot string) error
 	RemoveSnapshot(uid, snapshot string) error

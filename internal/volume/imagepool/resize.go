@@ -34,12 +34,12 @@ func (p *Pool) resize(ctx context.Context, v *volume.Volume, r *record) error {
 	return nil
 }
 
-// fits reports whether the file system is as large as the image. What begins as a snapshot usually is.
+// fits reports whether the file system has the size that the image has. What begins as a snapshot usually is.
 func (p *Pool) fits(v *volume.Volume) bool {
 	if p.unattached(v.UID) != nil {
 		return false
 	}
-	fits, err := ext4.Fits(p.cfg.Images.Path(v.UID))
+	fits, err := ext4.Fits(p.cfg.Images.Path(v.UID), v.SizeBytes)
 	return err == nil && fits
 }
 
@@ -59,7 +59,7 @@ func (p *Pool) grow(ctx context.Context, v *volume.Volume, r *record) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(ext4.GrowMounted(ctx, device.Name()), device.Close())
+	err = errors.Join(ext4.GrowMounted(ctx, device.Name(), v.SizeBytes), device.Close())
 	if len(clusters) == 0 {
 		err = errors.Join(err, p.release(ctx, v.UID))
 	}
@@ -96,7 +96,7 @@ func (p *Pool) rework(ctx context.Context, v *volume.Volume, r *record, sizeByte
 	if v.SizeBytes > sizeBytes {
 		written = v.SizeBytes - sizeBytes
 	}
-	draft, err := p.cfg.Images.Rework(ctx, v.UID, written)
+	draft, err := p.cfg.Images.Rework(ctx, v.UID, written, v.SizeBytes)
 	if err != nil {
 		return err
 	}

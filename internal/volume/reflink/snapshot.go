@@ -127,14 +127,15 @@ func (s *Store) Restore(_ context.Context, uid, snapshot string) error {
 	return s.commit(uid, fileVolume)
 }
 
-// Rework makes a draft of a volume's own blocks, to which at most so many bytes will be written, and returns its path.
-func (s *Store) Rework(_ context.Context, uid string, bytes int64) (string, error) {
+// Rework makes a draft of a volume's own blocks, to which at most so many bytes will be written, and returns its path. Who changes the size of the file
+// system changes that of the draft.
+func (s *Store) Rework(_ context.Context, uid string, written, _ int64) (string, error) {
 	if err := s.beginDraft(uid); err != nil {
 		return "", err
 	}
 	s.room.Lock()
 	defer s.room.Unlock()
-	if err := s.need(bytes); err != nil {
+	if err := s.need(written); err != nil {
 		return "", err
 	}
 	draft := s.file(uid, fileDraft)
