@@ -18,9 +18,10 @@ import (
 // aboutSites tells whether the way to a mark is the start or the end of a site, not a cluster.
 func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.") }
 
-// aboutPools tells whether a mark is on the way of a pool of volumes, whose own test kills a process at each of them (package imagepool).
+// aboutPools tells whether a mark is on the way of a pool of volumes, whose own tests kill a process at each of them (packages imagepool and lvmthin).
 func aboutPools(mark string) bool {
-	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") || strings.HasPrefix(mark, "archive.") || strings.HasPrefix(mark, "disk.")
+	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") ||
+		strings.HasPrefix(mark, "lvmthin.") || strings.HasPrefix(mark, "disk.") || strings.HasPrefix(mark, "archive.")
 }
 
 // lanes is how many sites live through crashes side by side.
