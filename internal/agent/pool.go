@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
+	"github.com/nearmetal/nearmetal/internal/volume/lvmthin"
 	"github.com/nearmetal/nearmetal/internal/volume/nfs"
 	"github.com/nearmetal/nearmetal/internal/volume/reflink"
 )
@@ -35,15 +37,35 @@ func openPool(opts config.Agent, dir, program string) (volume.Pool, error) {
 		return nil, nil
 	}
 	at := filepath.Join(dir, "volumes")
-	bytes, err := poolBytes(opts.VolumePoolBytes, at, dir)
+	images, err := volumeImages(opts, at, dir)
 	if err != nil {
 		return nil, err
 	}
-	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: reflink.New(reflink.Config{Dir: at, LoopBytes: bytes, Sparse: opts.VolumePoolSparse}), Program: program})
+	pool, err := imagepool.New(imagepool.Config{Dir: at, Images: images, Program: program})
 	if err != nil {
 		return nil, fmt.Errorf("the node's volumes: %w", err)
 	}
 	return pool, nil
+}
+
+// volumeImages returns what keeps the images of volumes: a thin pool that was named, or files in the directory.
+func volumeImages(opts config.Agent, at, dir string) (imagepool.Images, error) {
+	if opts.VolumeThinPool == "" {
+		bytes, err := poolBytes(opts.VolumePoolBytes, at, dir)
+		if err != nil {
+			return nil, err
+		}
+		return reflink.New(reflink.Config{Dir: at, LoopBytes: bytes, Sparse: opts.VolumePoolSparse}), nil
+	}
+	// Volumes in files would seem to be lost.
+	files, err := filepath.Glob(filepath.Join(at, "images", "*"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Lstat(filepath.Join(at, "pool.img")); err == nil || len(files) > 0 {
+		return nil, fmt.Errorf("--volume-pool-lvm: %s holds volumes in files; delete those volumes and what is in the directory, or leave the option out", at)
+	}
+	return lvmthin.New(lvmthin.Config{Group: opts.VolumeGroup, Pool: opts.VolumeThinPool}), nil
 }
 
 // openVolumes opens the node's pool, and what carries volumes between nodes over the link that bears the underlay.

@@ -219,11 +219,14 @@ func TestTheLongRunningCommandsGetTheirOptions(t *testing.T) {
 	if dev.StateDir != "/tmp/elsewhere" || dev.Nodes != 3 || dev.NodeCores != 2 || dev.Listen != "127.0.0.1:0" || dev.Log.Level != "info" {
 		t.Errorf("dev got %+v", dev)
 	}
-	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8", "--huge-pages", "2/3", "--enroll-token-file", "/t")
+	r := sh.run(t, "agent", "--state", "/s", "--server", "h:7700", "--label", "rack=r1", "--name", "n1", "--cores", "8", "--huge-pages", "2/3", "--enroll-token-file", "/t", "--volume-pool-lvm", "vg0/volumes")
 	if r.code != cli.ExitFailed || r.err != "Error: port in use\n" {
 		t.Errorf("exit code %d: %s", r.code, r.err)
 	}
 	if agent.StateDir != "/s" || agent.EnrollTokenFile != "/t" || agent.Labels["rack"] != "r1" || agent.Cores != 8 || agent.HugePages != (inventory.Part{N: 2, Of: 3}) {
+		t.Errorf("agent got %+v", agent)
+	}
+	if agent.VolumeGroup != "vg0" || agent.VolumeThinPool != "volumes" {
 		t.Errorf("agent got %+v", agent)
 	}
 	for args, say := range map[string]string{
@@ -231,7 +234,10 @@ func TestTheLongRunningCommandsGetTheirOptions(t *testing.T) {
 		"agent --name N_1": "DNS label", "agent --fabric ib1": "CELL=ADAPTER", "agent --fabric ib1=../x": "neither a PCI address",
 		"agent --fabric a=eth1 --fabric b=eth1": "twice", "agent --virtual-functions eth1=7": "--fabric CELL=eth1",
 		"agent --fabric a=eth1 --virtual-functions eth1=x": "ADAPTER=N", "agent --fabric a=eth1 --virtual-ports b": "no --fabric names that cell",
-		"agent --huge-pages 3/2": "all, none, or a part such as 2/3", "agent --server h": "HOST:PORT", "demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
+		"agent --huge-pages 3/2": "all, none, or a part such as 2/3", "agent --server h": "HOST:PORT",
+		"agent --volume-pool-lvm volumes": "GROUP/POOL", "agent --volume-pool-lvm vg0/-x": "GROUP/POOL", "agent --volume-pool-lvm a/b/c": "GROUP/POOL",
+		"agent --volume-pool-lvm a/b --volume-pool-size 1GiB": "conflicts with --volume-pool-size", "agent --volume-pool-lvm a/b --volume-pool-sparse": "conflicts with",
+		"demo": "no \"demo\" command", "demo --pairs 1": "at least 2",
 	} {
 		if r := sh.run(t, strings.Fields(args)...); r.code != cli.ExitUsage || !strings.Contains(r.err, say) {
 			t.Errorf("%s: exit code %d: %s", args, r.code, r.err)

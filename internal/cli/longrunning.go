@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -226,7 +227,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 
 func (a *app) agentCommand() *cobra.Command {
 	opts := config.Agent{Streams: a.Streams}
-	var disk, volumePool, cpus, memory, hugePages, builder string
+	var disk, volumePool, thinPool, cpus, memory, hugePages, builder string
 	var adapters adapterOptions
 	var fabricPorts []string
 	cmd := &cobra.Command{
@@ -268,7 +269,7 @@ agent finds them when it starts again. Needs root.`,
 				return err
 			}
 			opts.Builder = config.Builder(builder)
-			if err := firstError(readPoolSize(&opts, volumePool), checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
+			if err := firstError(readPoolSize(&opts, volumePool), readThinPool(&opts, thinPool, volumePool), checkNodeName(opts.Name), checkLabels("--label", opts.Labels), checkServer(opts.Server),
 				checkImageOptions(opts), adapters.read(&opts), checkLog(opts.Log)); err != nil {
 				return err
 			}
@@ -285,7 +286,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().BoolVar(&opts.SharedCPUs, "shared-cpus", false, "other nodes use the same CPUs: label everything oversubscribed")
 	cmd.Flags().StringVar(&memory, "memory", "", "memory to offer, like 64GiB (default: all but a tenth)")
 	cmd.Flags().StringVar(&disk, "disk", "", "room for private disks of virtual machines to offer, like 500GiB (default: what is free but a tenth)")
-	cmd.Flags().StringVar(&volumePool, "volume-pool-size", "", "size of the file that holds volumes, like 200GiB, where the state directory is on neither XFS nor Btrfs; off keeps no volumes on this node (default: a tenth of its disk, at most 64GiB)")
+	volumePoolFlags(cmd, &opts, &volumePool, &thinPool)
 	cmd.Flags().StringVar(&hugePages, "huge-pages", "all", "reserved huge pages to offer: all, none, or a part such as 2/3, the second of three equal parts")
 	cmd.Flags().Var(bitRate{&opts.UplinkRate}, "uplink-rate", "what the link of the data network carries, like 25Gbit; ports with rates share it (default: the link's speed, where the kernel knows it)")
 	cmd.Flags().StringVar(&opts.Underlay, "underlay", "", "address or interface on the data network (default: chosen)")
@@ -296,13 +297,19 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
 	fabricPortFlag(cmd, &fabricPorts)
-	cmd.Flags().BoolVar(&opts.VolumePoolSparse, "volume-pool-sparse", false, "let the file that holds volumes take room on the disk as they are written; members' writes fail when the disk is full")
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
 	cmd.Flags().BoolVar(&opts.InRAM, "in-ram", false, "report that everything members leave on this node is in its memory; refused where the state directory is on a disk, or memory is swapped to one")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")
 	cmd.Flags().BoolVar(&opts.AllowPowerOff, "allow-power-off", false, "let the server power off this machine although it did not boot it")
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
+}
+
+// volumePoolFlags adds the options about where the node's volumes are.
+func volumePoolFlags(cmd *cobra.Command, opts *config.Agent, size, thinPool *string) {
+	cmd.Flags().StringVar(size, "volume-pool-size", "", "size of the file that holds volumes, like 200GiB, where the state directory is on neither XFS nor Btrfs; off keeps no volumes on this node (default: a tenth of its disk, at most 64GiB)")
+	cmd.Flags().StringVar(thinPool, "volume-pool-lvm", "", "thin pool of LVM that holds volumes, like vg0/volumes, for this node alone among nodes; the logical volumes of others in it stay as they are (default: volumes are kept in the state directory)")
+	cmd.Flags().BoolVar(&opts.VolumePoolSparse, "volume-pool-sparse", false, "let the file that holds volumes take room on the disk as they are written; members' writes fail when the disk is full")
 }
 
 // readPoolSize reads how large the file of the node's volumes may be.
@@ -322,6 +329,25 @@ func readPoolSize(opts *config.Agent, text string) error {
 		return usage("--volume-pool-size: %s is too small; give at least %s, or off", bytes, api.Bytes(leastPoolSize))
 	}
 	opts.VolumePoolBytes = int64(bytes)
+	return nil
+}
+
+// thinPoolText is a volume group and a thin pool, by the characters that LVM lets names have.
+var thinPoolText = regexp.MustCompile(`^([A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,31})/([A-Za-z0-9+_.][A-Za-z0-9+_.-]{0,62})$`)
+
+// readThinPool reads which thin pool holds the node's volumes. One has a size already.
+func readThinPool(opts *config.Agent, text, size string) error {
+	if text == "" {
+		return nil
+	}
+	parts := thinPoolText.FindStringSubmatch(text)
+	switch {
+	case parts == nil:
+		return usage("--volume-pool-lvm %q: give GROUP/POOL like vg0/volumes; the name of the group has at most 32 characters", text)
+	case size != "" || opts.VolumePoolSparse:
+		return usage("--volume-pool-lvm conflicts with --volume-pool-size and --volume-pool-sparse: those are about a file that holds volumes")
+	}
+	opts.VolumeGroup, opts.VolumeThinPool = parts[1], parts[2]
 	return nil
 }
 

@@ -182,6 +182,8 @@ type Agent struct {
 	NoVolumes       bool
 	// VolumePoolSparse has that file take room on the disk as volumes are written, and not when it is made.
 	VolumePoolSparse bool
+	// VolumeGroup and VolumeThinPool name the thin pool of LVM that holds the node's volumes; empty: they are in the directory of its state.
+	VolumeGroup, VolumeThinPool string
 	// HugePages is the part of the machine's reserved huge pages that the node offers; other nodes of the machine may offer the other parts.
 	HugePages inventory.Part
 	// GPUs is the part of the machine's GPUs that the node gives to members. CDIDirs are the folders with CDI files; empty: those of the system.
