@@ -146,7 +146,7 @@ test-testbed: setup build ## run all tests that need emulated machines, more tha
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-sriov-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-volume-bounds test-sriov-guest)
 
 # Needs no emulated machine, but minutes of two cores.
 test-fabrics: setup smp ## change the partitions of 100 tenants at once on a simulated fat tree of 648 hosts, compare all tables, and measure
@@ -179,12 +179,21 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 
 # Kernels with NFS are in the guest only. Namespaces play the nodes.
 VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan,sch_htb,cls_u32' -p 1 -count=1 -timeout 30m -v
-test-volume-guest: setup build ## serve volumes to other nodes in an emulated Debian guest whose kernel has an NFS server and client
+test-volume-guest: setup build ## serve volumes to other nodes, and keep some in a thin pool of LVM, in an emulated Debian guest whose kernel has an NFS server and device mapper
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -run '^TestAMachineHasAVolumeOfAnotherNode$$' ./internal/driver/vm
 	$(GO) build -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	NEARMETAL_NFS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(VOLUME_GUEST) -run '^TestAVolumeReachesOtherNodes' ./tests/e2e
+	NEARMETAL_LVM=1 $(GO) test -tags failpoints -exec '$(ASROOT) $(LVM_HOST)' -p 1 -count=1 -timeout 80m -v ./internal/volume/lvmthin
+
+# A Debian guest with LVM, whose kernel has a device mapper. A command of LVM takes a second there.
+LVM_HOST = $(CURDIR)/bin/cgroupv2 -timeout 75m -memory-mib 4096 -packages lvm2,thin-provisioning-tools -modules dm-thin-pool,loop
+
+# Needs no emulated machine, but 3 GiB of the disk and minutes of it.
+test-volume-bounds: setup ## fill a volume by fio while another is written, give one a million files, and measure what those cost whoever makes, copies and deletes volumes
+	@setup/install.sh testbed
+	NEARMETAL_VOLUME_BOUNDS=1 $(GO) test -exec '$(ASROOT)' -count=1 -timeout 30m -v -run '^TestAVolumeThatIsFullDisturbsNoOther$$|^TestAVolumeHoldsAMillionFiles' ./internal/volume/imagepool
 
 # An adapter with seven virtual functions and an IOMMU, in a guest of a QEMU that has both. The machine in it is emulated by what is emulated itself.
 SRIOV_GUEST_TESTS ?= ^TestAnAdaptersFunctionsGoToMachines|^TestTenantsOnOneAdapter|^TestAStandby
