@@ -270,7 +270,7 @@ func (p *Pool) state(uid string, images []reflink.Image) (volume.State, error) {
 		return s, nil
 	}
 	u, err := p.usage(uid)
-	if errors.Is(err, fs.ErrNotExist) { // it is being purged meanwhile
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENXIO) { // it is being purged meanwhile; ENXIO: its device was
 		s.Ready = false
 		return s, nil
 	}
