@@ -30,7 +30,7 @@ func TestVolumesInFilesAreNotHiddenByAThinPool(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		p, err := openPool(thin, dir)
+		p, err := openPool(thin, dir, "")
 		if c.refused != (err != nil) || c.refused != (p == nil) || c.refused && !strings.Contains(err.Error(), "holds volumes in files") {
 			t.Errorf("%s: %v, %v", c.name, p, err)
 		}
