@@ -56,12 +56,3 @@ func beginAs(view *state.View, v *api.VolumeIntent, from string, src *manifest.S
 	}
 	return nil
 }
-
-// mayBeLimited refuses a limit of I/O of a block volume: nothing enforces one.
-func mayBeLimited(v *api.VolumeIntent) error {
-	if v.Kind != api.VolumeBlock || v.IOBytesPerSecond == 0 {
-		return nil
-	}
-	limit := api.Bytes(v.IOBytesPerSecond).String()
-	return failFields(codeInvalidRequest, api.FieldProblem{Location: "io_limit", Value: limit, Message: "block volumes have no limit of I/O; omit it"})
-}

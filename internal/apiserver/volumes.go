@@ -272,9 +272,6 @@ func (s *Server) createVolume(ctx context.Context, in *rawBody) (*created[api.Vo
 	case req.FromBackup:
 		v.Origin = &api.VolumeOrigin{Upload: true}
 	}
-	if err := mayBeLimited(&v); err != nil {
-		return nil, err
-	}
 	if v.Kind != api.VolumeBlock {
 		v.Kind = ""
 		v.MaxFiles = cmp.Or(v.MaxFiles, filesFor(v.SizeBytes))
@@ -407,9 +404,6 @@ func (s *Server) changeVolume(ctx context.Context, in *volumeBody) (*body[api.Vo
 		}
 		if change.IOLimit != nil {
 			next.IOBytesPerSecond = int64(*change.IOLimit)
-			if err := mayBeLimited(next); err != nil {
-				return err
-			}
 		}
 		if change.Retention != nil {
 			next.Retention = *change.Retention

@@ -132,7 +132,11 @@ func sharingText(agent *api.AgentPart) string {
 	if why := agent.VolumeSharing.ReachProblem; why != "" {
 		reaches = "does not reach those of other nodes: " + why
 	}
-	return serves + "; " + reaches
+	text := serves + "; " + reaches
+	if agent.VolumeSharing.Blocks {
+		text += "; block volumes cross"
+	}
+	return text
 }
 
 // uplinkText is what a node's uplink carries, which minimum rates of ports are taken from.

@@ -42,7 +42,8 @@ type Volume struct {
 	MaxFiles  int64 `json:"max_files"`
 	// Block: it is a block device without a file system of ours, and has no number of files.
 	Block bool `json:"block,omitempty"`
-	// IOBytesPerSecond bounds what each member reads from it, and what each writes to it; 0: no limit. It is for the agent; pools ignore it.
+	// IOBytesPerSecond bounds what each member reads from it, and what each writes to it; 0: no limit. A pool holds block volumes to it;
+	// for others it is for the agent.
 	IOBytesPerSecond int64 `json:"io_bytes_per_second,omitempty"`
 	// Made: it was there, whole, before. If nothing is there now, it was lost: it must not be made anew, which would pass for what was lost.
 	Made bool `json:"made,omitempty"`

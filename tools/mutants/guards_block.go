@@ -205,4 +205,11 @@ var blockGuards = []Mutant{
 		Replace: "true",
 		Test:    "./internal/agent TestWhatCarriesABlockVolumeIsStartedAgain",
 	},
+	{
+		Guard:   "a disk is held to its limit",
+		File:    "internal/volume/disk/limit.go",
+		Find:    "if err := await(l.ctx, l.write, len(p)); err != nil {",
+		Replace: "if err := await(l.ctx, l.write, 0); err != nil {",
+		Test:    "./internal/volume/disk TestADiskIsHeldToItsLimit",
+	},
 }

@@ -47,6 +47,9 @@ const (
 	modeShare = "share"
 )
 
+// readOnly is what a process that serves is told of an image that is not to be written.
+const readOnly = "read-only"
+
 // Serve is a process that serves an image.
 type Serve struct {
 	// Program is the path of the member agent's program.
@@ -56,17 +59,19 @@ type Serve struct {
 	// Image is a file or a block device.
 	Image    string
 	ReadOnly bool
-	UserIDs  api.IDRange
+	// BytesPerSecond bounds what is read, and what is written; 0: no limit.
+	BytesPerSecond int64
+	UserIDs        api.IDRange
 }
 
 // Ensure starts the process, unless it is there.
 func (s Serve) Ensure(ctx context.Context) error {
 	flag := os.O_RDWR
-	args := []string{modeServe, s.Image}
+	access := "writable"
 	if s.ReadOnly {
-		flag = os.O_RDONLY
-		args = append(args, "read-only")
+		flag, access = os.O_RDONLY, readOnly
 	}
+	args := []string{modeServe, s.Image, access, strconv.FormatInt(s.BytesPerSecond, 10)}
 	p := process{program: s.Program, dir: s.Dir, args: args, ids: s.UserIDs}
 	return p.ensure(ctx, func() ([]*os.File, error) {
 		listener, err := listenUnix(s.Dir, s.UserIDs.First)

@@ -3,7 +3,9 @@ package disk
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -304,5 +306,46 @@ func TestADiskIsReachedFromAnotherNode(t *testing.T) {
 	if conn, err := net.DialTimeout("tcp4", share.Listen.String(), time.Second); err == nil {
 		_ = conn.Close()
 		t.Error("the host reaches what is shared")
+	}
+}
+
+// A write beyond the limit waits, and a read, which has a limit of its own, is answered before it.
+func TestADiskIsHeldToItsLimit(t *testing.T) {
+	p := newPlace(t)
+	s := p.serve(p.image())
+	s.BytesPerSecond = 1 << 10 // the test does not wait for a second burst
+	p.must(s.Ensure(t.Context()))
+	conn := dial(t, Socket(s.Dir))
+	exchange := func(send []byte, answer int) []byte {
+		t.Helper()
+		if _, err := conn.Write(send); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, answer)
+		if _, err := io.ReadFull(conn, got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	exchange(nil, 18)
+	exchange([]byte("\x00\x00\x00\x03IHAVEOPT\x00\x00\x00\x01\x00\x00\x00\x00"), 10) // flags, and the export's name
+	request := func(command, cookie byte, data []byte) []byte {
+		head := []byte{0x25, 0x60, 0x95, 0x13, 0, 0, 0, command, 0, 0, 0, 0, 0, 0, 0, cookie, 0, 0, 0, 0, 0, 0, 0, 0}
+		return append(binary.BigEndian.AppendUint32(head, burstBytes), data...)
+	}
+	data := bytes.Repeat([]byte{7}, burstBytes)
+	if first := exchange(request(1, 1, data), 16); first[15] != 1 {
+		t.Errorf("the first answer is %x", first)
+	}
+	if _, err := conn.Write(request(1, 2, bytes.Repeat([]byte{8}, burstBytes))); err != nil {
+		t.Fatal(err)
+	}
+	if next := exchange(request(0, 3, nil), 16+burstBytes); next[15] != 3 || !bytes.Equal(next[16:], data) {
+		t.Errorf("the answer after a write beyond the limit begins with %x", next[:20])
+	}
+	s.BytesPerSecond = 0
+	p.must(s.Ensure(t.Context()))
+	if out, err := p.io(Socket(s.Dir), "read -P 7 0 256k", "write -P 8 0 4M", "write -P 9 0 4M", "read -P 9 0 4M"); err != nil || strings.Contains(out, "failed") {
+		t.Errorf("it is held to the limit that it had: %v\n%s", err, out)
 	}
 }

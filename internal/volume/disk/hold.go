@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -66,7 +67,7 @@ func hold(args []string) error {
 	var life func() error
 	switch args[2] {
 	case modeServe:
-		life, err = serving(listener, len(args) > 4)
+		life, err = serving(listener, args[3:])
 	case modeReach:
 		life, err = reaching(listener, args[3:])
 	case modeShare:
@@ -118,11 +119,19 @@ func (i image) Sync() error { return unix.Fdatasync(int(i.Fd())) }
 
 // serving serves an image to one client at a time, the latest. A client that comes ends the one before, and waits until that has nothing under way: so
 // a machine that is held to be lost can't write any more once another has its disk.
-func serving(listener net.Listener, readOnly bool) (func() error, error) {
+func serving(listener net.Listener, args []string) (func() error, error) {
+	if len(args) != 3 {
+		return nil, errors.New("its arguments do not say how to serve")
+	}
+	limit, err := strconv.ParseInt(args[2], 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("its limit of I/O: %w", err)
+	}
 	disk := image{os.NewFile(fileImage, "the image")}
 	if disk.File == nil {
 		return nil, errors.New("it has no image")
 	}
+	limits := newLimits(limit)
 	return func() error {
 		end, ended := func() {}, make(chan struct{})
 		close(ended)
@@ -143,7 +152,7 @@ func serving(listener net.Listener, readOnly bool) (func() error, error) {
 			go func() {
 				defer close(done)
 				defer cancel()
-				_ = nbd.Serve(ctx, conn, nbd.Export{Device: disk, SizeBytes: size, ReadOnly: readOnly}) // its end is the client's affair
+				_ = nbd.Serve(ctx, conn, nbd.Export{Device: limits.of(ctx, disk), SizeBytes: size, ReadOnly: args[1] == readOnly}) // its end is the client's affair
 			}()
 		}
 	}, nil

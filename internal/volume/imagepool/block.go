@@ -110,7 +110,7 @@ func (p *Pool) attachDisks(ctx context.Context, v *volume.Volume) error {
 		return err
 	}
 	for _, a := range v.Attachments {
-		s := disk.Serve{Program: p.cfg.Program, Dir: p.disk(v.UID, a.ClusterUID), Image: p.cfg.Images.Path(v.UID), ReadOnly: a.ReadOnly, UserIDs: a.UserIDs}
+		s := disk.Serve{Program: p.cfg.Program, Dir: p.disk(v.UID, a.ClusterUID), Image: p.cfg.Images.Path(v.UID), ReadOnly: a.ReadOnly, BytesPerSecond: v.IOBytesPerSecond, UserIDs: a.UserIDs}
 		if err := s.Ensure(ctx); err != nil {
 			return fmt.Errorf("attaching it to cluster %s: %w", a.ClusterUID, err)
 		}

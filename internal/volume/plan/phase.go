@@ -38,7 +38,7 @@ func Show(s *Situation, uid string) Seen {
 	}
 	out.Phase, out.Message = s.phase(v, n, out.State)
 	out.Undecided = out.Phase == api.VolumePending && s.undecided(v)
-	if v.Intent != nil && v.Intent.IOBytesPerSecond > 0 && n != nil && n.Pool != nil {
+	if v.Intent != nil && v.Intent.IOBytesPerSecond > 0 && v.Intent.Kind != api.VolumeBlock && n != nil && n.Pool != nil {
 		out.UnlimitedIO = n.Pool.UnlimitedIO
 	}
 	if v.Intent != nil && v.Record != nil && !v.Record.Purging {
