@@ -339,7 +339,7 @@ func (a *Agent) placeVolumes(w *agentstream.Member) {
 			continue // it is not started: see volumesReady
 		}
 		if claim.Block {
-			w.Disks = append(w.Disks, driver.Disk{Name: claim.Name, Socket: place, ReadOnly: claim.ReadOnly})
+			w.Disks = append(w.Disks, driver.Disk{Name: claim.Name, Path: claim.Path, Socket: place, ReadOnly: claim.ReadOnly})
 			continue
 		}
 		if path.Clean(claim.Path) == homePath {

@@ -283,7 +283,7 @@ func TestABlockVolumeIsADiskOfItsMember(t *testing.T) {
 	m := claiming(t, a, "/volumes/data")
 	m.want.Assignment.Volumes[0].Block, m.want.Assignment.Volumes[0].ReadOnly = true, true
 	a.placeVolumes(m.want)
-	if want := []driver.Disk{{Name: "data", Socket: a.cfg.Volumes.Socket(volumeUID, "u1"), ReadOnly: true}}; !slices.Equal(m.want.Disks, want) || len(m.want.Mounts) > 0 {
+	if want := []driver.Disk{{Name: "data", Path: "/volumes/data", Socket: a.cfg.Volumes.Socket(volumeUID, "u1"), ReadOnly: true}}; !slices.Equal(m.want.Disks, want) || len(m.want.Mounts) > 0 {
 		t.Errorf("disks %+v and mounts %+v; want %+v", m.want.Disks, m.want.Mounts, want)
 	}
 }

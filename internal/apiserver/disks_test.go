@@ -52,7 +52,7 @@ func TestABlockVolumeIsTheDiskOfOneMachine(t *testing.T) {
 	for what, req := range map[string]api.ClusterRequest{
 		"a container":      {Name: "c", Stack: api.StackContainer, Size: 1, Volumes: []api.VolumeAttachment{asked}},
 		"two machines":     machine("c", 2, asked),
-		"a path":           machine("c", 1, api.VolumeAttachment{Name: "disk", Path: "/data"}),
+		"a home":           machine("c", 1, api.VolumeAttachment{Name: "disk", Path: "/home"}),
 		"two groups":       {Name: "c", Groups: []api.Group{{Name: "a", Stack: api.StackVM, Size: 1}, {Name: "b", Stack: api.StackVM, Size: 1}}, Volumes: []api.VolumeAttachment{asked}},
 		"a spare":          {Name: "c", Groups: []api.Group{{Name: "a", Stack: api.StackVM, Size: 1, Spares: 1}}, Volumes: []api.VolumeAttachment{asked}},
 		"a container, too": {Name: "c", Groups: []api.Group{{Name: "a", Stack: api.StackContainer, Size: 1}}, Volumes: []api.VolumeAttachment{asked}},

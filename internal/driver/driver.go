@@ -62,6 +62,8 @@ type Mount struct {
 type Disk struct {
 	// Name is the serial number by which the machine knows the disk, of which it sees the first 20 characters.
 	Name string `json:"name"`
+	// Path is where the machine has the file system of the disk.
+	Path string `json:"path"`
 	// Socket is a Unix socket of the host, at which the disk is served by NBD to the first of the cluster's user IDs. What serves it may start anew, at
 	// a socket of the same name in the same directory.
 	Socket   string `json:"socket"`

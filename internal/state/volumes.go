@@ -287,14 +287,14 @@ func (r *Repo) attachedTo(ctx context.Context, v *api.VolumeIntent) (writers, re
 	return writers, readers, store.Cond{Key: prefixVolumeUse + v.UID, Revision: mark.Revision}, nil
 }
 
-// bearable refuses with ErrOneMachine a block volume to a cluster that is not one virtual machine, or that asks for it as a directory.
+// bearable refuses with ErrOneMachine a block volume to a cluster that is not one virtual machine, or that asks for it as its home.
 func bearable(v *api.VolumeIntent, spec *api.ClusterSpec, a api.VolumeAttachment) error {
 	if v.Kind != api.VolumeBlock {
 		return nil
 	}
 	why := lifecycle.DiskBearable(spec)
-	if a.MountPath() != (api.VolumeAttachment{Name: a.Name}).MountPath() {
-		why = "a disk, which is at no path; omit the path"
+	if a.MountPath() == "/home" {
+		why = "a home is a file system that its node has, too; omit the path, or give another"
 	}
 	if why != "" {
 		return fmt.Errorf("volume %q %w: %s", a.Name, ErrOneMachine, why)

@@ -450,7 +450,7 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 		s.Interfaces = append(s.Interfaces, nic)
 	}
 	for _, disk := range m.Disks {
-		s.Disks = append(s.Disks, disk.Name)
+		s.Disks = append(s.Disks, guestlink.Disk{Name: disk.Name, Path: disk.Path, ReadOnly: disk.ReadOnly, UID: m.User.UID, GID: m.User.GID})
 	}
 	for _, f := range m.Files {
 		file := guestlink.File{Path: f.Path, Content: f.Content, Mode: f.Mode}

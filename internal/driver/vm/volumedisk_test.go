@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
@@ -29,7 +30,11 @@ func served(t *testing.T, r *rig, name string, readOnly bool) disk.Serve {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(os.WriteFile(image, []byte("image of "+name), 0o600), os.Truncate(image, 64<<20)); err != nil {
+	var content []byte
+	if name != "fresh" {
+		content = []byte("image of " + name)
+	}
+	if err := errors.Join(os.WriteFile(image, content, 0o600), os.Truncate(image, 64<<20)); err != nil {
 		t.Fatal(err)
 	}
 	s := disk.Serve{Program: program, Dir: filepath.Join(r.dir, "disk-"+name), Image: image, ReadOnly: readOnly, UserIDs: r.member(t).Assignment.UserIDs}
@@ -48,10 +53,11 @@ func served(t *testing.T, r *rig, name string, readOnly bool) disk.Serve {
 // was saved with its memory and restored.
 func TestABlockVolumeIsADiskThatOutlivesItsServerAndItsMachinesSleep(t *testing.T) {
 	r := newRig(t, needGuests(t))
-	data, reference := served(t, r, "data", false), served(t, r, "a-name-of-more-than-20", true)
+	data, reference, fresh := served(t, r, "data", false), served(t, r, "a-name-of-more-than-20", true), served(t, r, "fresh", false)
 	m := r.member(t)
 	m.Disks = []driver.Disk{
-		{Name: "data", Socket: disk.Socket(data.Dir)}, {Name: "a-name-of-more-than-20", Socket: disk.Socket(reference.Dir), ReadOnly: true},
+		{Name: "data", Path: "/volumes/data", Socket: disk.Socket(data.Dir)}, {Name: "a-name-of-more-than-20", Path: "/ref", Socket: disk.Socket(reference.Dir), ReadOnly: true},
+		{Name: "fresh", Path: "/volumes/fresh", Socket: disk.Socket(fresh.Dir)},
 	}
 	id := m.Assignment.ID
 	if err := r.Start(t.Context(), m); err != nil {
@@ -76,6 +82,11 @@ func TestABlockVolumeIsADiskThatOutlivesItsServerAndItsMachinesSleep(t *testing.
 		}
 	}
 	write("first")
+	// What has something else on it is not mounted. An empty disk gets a file system, which is the user's.
+	shell("what is mounted", "cut -d' ' -f2,3 /proc/mounts | grep -e /volumes -e /ref", "/volumes/fresh ext4")
+	if got := strings.TrimSpace(r.tell(t, id, order{As: 1000, Shell: "cd /volumes/fresh && stat -c '%u %g %a' . && echo kept >file && sync && cat file"}).Text); got != "1000 1000 775\nkept" {
+		t.Errorf("in its file system: %q", got)
+	}
 
 	// Its server is killed while the machine writes, which waits, and goes on once there is a server again.
 	s := r.order(t, id, order{Shell: "n=0; until [ -e /home/stop ]; do dd if=/dev/zero of=" + at + " bs=64k count=4 seek=1 conv=fsync,notrunc 2>/dev/null || exit 1; n=$((n+1)); echo >/home/wrote-$n; done; echo written"})
@@ -126,6 +137,17 @@ func TestABlockVolumeIsADiskThatOutlivesItsServerAndItsMachinesSleep(t *testing.
 	id = m.Assignment.ID
 	shell("what it has after it was saved and restored", "head -c 6 "+at, "second")
 	write("third")
+	shell("a file after that", "cat /volumes/fresh/file", "kept")
+
+	// It boots again with a larger disk, which still has the file.
+	if err := os.Truncate(fresh.Image, 128<<20); err != nil {
+		t.Fatal(err)
+	}
+	m.Boot = "again"
+	if err := r.Reboot(t.Context(), m, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	shell("a file in the next boot", "cat /volumes/fresh/file; test $(df -k --output=size /volumes/fresh | tail -1) -gt 100000 && echo larger", "kept\nlarger")
 }
 
 func diskPID(t *testing.T, dir string) int {

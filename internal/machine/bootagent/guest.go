@@ -205,27 +205,7 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 			return err
 		}
 	}
-	return linkDisks(ctx, s.Disks)
-}
-
-// linkDisks leads the names by which programs know the disks that are volumes to their devices. There is no udev that would.
-func linkDisks(ctx context.Context, names []string) error {
-	ctx, cancel := context.WithTimeout(ctx, diskPatience)
-	defer cancel()
-	for _, name := range names {
-		device, err := guestDisk(ctx, guestlink.DiskSerial(name))
-		if err != nil {
-			return err
-		}
-		link := guestlink.DiskLink(name)
-		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
-			return err
-		}
-		if err := os.Symlink(device, link); err != nil && !errors.Is(err, os.ErrExist) {
-			return err
-		}
-	}
-	return nil
+	return g.takeDisks(ctx, s.Disks)
 }
 
 // ownDir makes a directory and what it is in, unless that is there.

@@ -47,8 +47,8 @@ type Setup struct {
 	Interfaces []Interface `json:"interfaces"`
 	// Home is where the cluster's home is mounted, which package homelink leads to; "": the machine has none.
 	Home string `json:"home"`
-	// Disks are the names of the block volumes that the machine has as disks.
-	Disks []string `json:"disks,omitempty"`
+	// Disks are block volumes.
+	Disks []Disk `json:"disks,omitempty"`
 	// Volumes are mounted by the same way. They count in the first Setup only; Client.Volumes changes them.
 	Volumes []Volume `json:"volumes,omitempty"`
 	Dirs    []Dir    `json:"dirs"`
@@ -101,6 +101,16 @@ const HomeExport = "/"
 type Volume struct {
 	Path     string `json:"path"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Disk is a block volume. Its file system is mounted at Path. Where it is empty, the machine makes one, whose root directory belongs to UID and GID. What
+// has something else on it is left alone: it is the business of who put that there.
+type Disk struct {
+	Name     string `json:"name"`
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+	UID      uint32 `json:"uid"`
+	GID      uint32 `json:"gid"`
 }
 
 // Dir is a directory that is made, with what it is in, unless it is there.
