@@ -153,7 +153,7 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 			return nil, err
 		}
 		view := s.cfg.Reader.View()
-		if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
+		if err := knownHere(intent.Project, want.Spec, view, s.cfg.Offers); err != nil {
 			return nil, err
 		}
 		if err := s.interfacesFit(was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {

@@ -117,7 +117,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 		return none, err
 	}
 	withDisks(want.Spec, api.ClusterSpec{}, view)
-	if err := knownHere(want.Spec, view, s.cfg.Offers); err != nil {
+	if err := knownHere(project, want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err
 	}
 	return api.ClusterIntent{
@@ -183,8 +183,8 @@ func (s *Server) readOwnWrite(ctx context.Context, revision int64) (*state.View,
 }
 
 // knownHere refuses environments and stacks that no node knows; while no node is known at all, anything may come.
-func knownHere(spec api.ClusterSpec, view *state.View, offers offer.Site) error {
-	if f := checkForeign(spec, view); f != nil {
+func knownHere(project string, spec api.ClusterSpec, view *state.View, offers offer.Site) error {
+	if f := checkForeign(project, spec, view); f != nil {
 		return f
 	}
 	if !view.AnyAgent() {

@@ -201,7 +201,7 @@ var (
 	}
 	codeCantAttach = Code{
 		"cant_attach", http.StatusConflict, "The volume can't be attached or detached",
-		"Members have their home until they end, booted machines and members with the disk of another system take no volumes, and members reach volumes on their own node; `detail` has the reason.",
+		"Members have their home until they end, booted machines take no volumes, members with the disk of another system only block volumes, and members reach volumes on their own node; `detail` has the reason.",
 		"Create a cluster with the volume, or attach it in another way.",
 	}
 	codeVolumeIsBlock = Code{

@@ -12,11 +12,17 @@ import (
 // disksOf are the block volumes that a cluster asks for.
 func disksOf(view *state.View, in *api.ClusterIntent) (disks []api.VolumeAttachment) {
 	for _, asked := range api.VolumesOf(in) {
-		if v := view.VolumeNamed(state.VolumeName(in.Project, asked.Name)); v != nil && v.Intent.Kind == api.VolumeBlock {
+		if isDisk(view, in.Project, asked.Name) {
 			disks = append(disks, asked)
 		}
 	}
 	return disks
+}
+
+// isDisk reports whether a volume of a project is a block volume.
+func isDisk(view *state.View, project, name string) bool {
+	v := view.VolumeNamed(state.VolumeName(project, name))
+	return v != nil && v.Intent.Kind == api.VolumeBlock
 }
 
 // keepsDisks refuses a change of a cluster that would give its block volume to a second machine, or give its machine other disks than it began with.

@@ -11,7 +11,7 @@ import (
 // What members without an agent of the product in them can't do is refused where it is asked for, with the reason.
 
 // checkForeign refuses groups whose environment is the disk of another system and that ask for what such members have not.
-func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
+func checkForeign(project string, spec api.ClusterSpec, view *state.View) *failure {
 	var problems []api.FieldProblem
 	for i, g := range spec.Groups {
 		img := view.ImageOf(g.Environment)
@@ -44,7 +44,7 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 				Message: fmt.Sprintf("is not possible with environment %q, the disk of another system: nobody tells that system which of two interfaces with one address to use", g.Environment),
 			})
 		}
-		problems = append(problems, foreignVolumes(spec, i)...)
+		problems = append(problems, foreignVolumes(project, spec, view, i)...)
 		if len(g.Checks) > 0 {
 			problems = append(problems, api.FieldProblem{
 				Location: groupField(spec, i, "checks"),
@@ -59,9 +59,9 @@ func checkForeign(spec api.ClusterSpec, view *state.View) *failure {
 	return nil
 }
 
-// foreignVolumes refuses volumes to a group whose environment is the disk of another system. A volume as the home is that of the other groups.
-func foreignVolumes(spec api.ClusterSpec, i int) []api.FieldProblem {
-	further := slices.IndexFunc(spec.Volumes, func(v api.VolumeAttachment) bool { return v.MountPath() != "/home" })
+// foreignVolumes refuses volumes but disks to a group whose environment is the disk of another system. A volume as the home is that of the other groups.
+func foreignVolumes(project string, spec api.ClusterSpec, view *state.View, i int) []api.FieldProblem {
+	further := slices.IndexFunc(spec.Volumes, func(v api.VolumeAttachment) bool { return v.MountPath() != "/home" && !isDisk(view, project, v.Name) })
 	if further < 0 {
 		return nil
 	}

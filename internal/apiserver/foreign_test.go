@@ -28,7 +28,9 @@ func TestGroupsOfAnotherSystemsDiskAreRefusedWhatNeedsAnAgent(t *testing.T) {
 			t.Errorf("error %v, want one with %q", err, want)
 		}
 	}
-	if _, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Environment: "other", Stack: api.StackVM}); err != nil {
+	makeVolume(t, s.Client(), api.VolumeRequest{Name: "disk", Size: gib, Kind: api.VolumeBlock})
+	with := api.ClusterRequest{Name: "c1", Environment: "other", Stack: api.StackVM, Volumes: []api.VolumeAttachment{{Name: "disk"}}}
+	if _, err := s.Client().CreateCluster(t.Context(), with); err != nil {
 		t.Error(err)
 	}
 }

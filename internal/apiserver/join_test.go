@@ -259,14 +259,14 @@ func TestMetalIsRefusedWhereTheSiteHandsOutNoMachines(t *testing.T) {
 	}
 	spec := api.ClusterSpec{Groups: []api.Group{{Name: "m", Stack: api.StackMetal, Environment: "debian-mpi"}}}
 	var refused *failure
-	if err := knownHere(spec, view, offer.Site{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), `stack "metal" of group "m" is not offered by any node`) {
+	if err := knownHere("default", spec, view, offer.Site{}); !errors.As(err, &refused) || !strings.Contains(err.Error(), `stack "metal" of group "m" is not offered by any node`) {
 		t.Errorf("a site without a metal driver: %v", err)
 	}
-	if err := knownHere(spec, view, offer.Site{Metal: true}); err != nil {
+	if err := knownHere("default", spec, view, offer.Site{Metal: true}); err != nil {
 		t.Errorf("a site with machines to hand out: %v", err)
 	}
 	inspected.Machine = &state.Machine{}
-	if err := knownHere(spec, view, offer.Site{Metal: true}); err == nil {
+	if err := knownHere("default", spec, view, offer.Site{Metal: true}); err == nil {
 		t.Error("it is offered by a machine that nobody has looked at")
 	}
 }
