@@ -75,6 +75,9 @@ func volumes(ctx context.Context, o options, work string, log *slog.Logger, text
 	if err := v.inMembers(ctx); err != nil {
 		return err
 	}
+	if err := v.disks(ctx); err != nil {
+		return err
+	}
 	if err := v.backups(ctx); err != nil {
 		return err
 	}

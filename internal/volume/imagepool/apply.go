@@ -39,7 +39,10 @@ func (p *Pool) apply(ctx context.Context, v *volume.Volume) error {
 		return err
 	}
 	if v.Purge {
-		if err := errors.Join(p.detach(ctx, v.UID, nil), p.detachDisks(ctx, v.UID, nil)); err != nil {
+		if err := p.detachDisks(ctx, v.UID, nil); err != nil { // before what waits for the image's last user
+			return err
+		}
+		if err := p.detach(ctx, v.UID, nil); err != nil {
 			return err
 		}
 		return p.purge(ctx, v.UID)

@@ -34,6 +34,18 @@ func (p *Pool) applyBlock(ctx context.Context, v *volume.Volume, r *record) erro
 	return errors.Join(p.growBlock(v), p.snapshot(ctx, v), p.attachDisks(ctx, v))
 }
 
+// awaken makes the path of an image lead to it, where that takes a device.
+func (p *Pool) awaken(uid string) error {
+	if _, err := os.Stat(p.cfg.Images.Path(uid)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	device, err := p.cfg.Images.Open(uid)
+	if err != nil {
+		return err
+	}
+	return device.Close()
+}
+
 // growBlock makes the image larger. A client sees that when it connects anew.
 func (p *Pool) growBlock(v *volume.Volume) error {
 	image, _, err := p.images(v.UID)
@@ -103,6 +115,9 @@ func (p *Pool) attachDisks(ctx context.Context, v *volume.Volume) error {
 	}
 	// Zeroing has given blocks back on kernels that can't be kept from that.
 	if err := p.cfg.Images.Resize(v.UID, 0); err != nil {
+		return err
+	}
+	if err := p.awaken(v.UID); err != nil {
 		return err
 	}
 	// The ways to it are searched by other users: what serves it to another node is the cluster's.

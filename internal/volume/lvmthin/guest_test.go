@@ -21,6 +21,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/volume"
+	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/ext4"
 	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
 	"github.com/nearmetal/nearmetal/internal/volume/loopdev"
@@ -39,7 +40,11 @@ const (
 
 // open returns the pool with the mounts in a directory, as a starting agent opens it.
 func open(dir string) (*imagepool.Pool, error) {
-	return imagepool.New(imagepool.Config{Dir: dir, Images: lvmthin.New(lvmthin.Config{Group: group, Pool: pool})})
+	program, err := os.Executable() // see TestMain
+	if err != nil {
+		return nil, err
+	}
+	return imagepool.New(imagepool.Config{Dir: dir, Images: lvmthin.New(lvmthin.Config{Group: group, Pool: pool}), Program: program})
 }
 
 // lvm runs a command of LVM as an operator does in a machine without udev.
@@ -187,7 +192,12 @@ type doomed struct {
 
 const doomedVariable = "NEARMETAL_TEST_DOOMED_VOLUME"
 
+// TestMain is what serves a block volume, too.
 func TestMain(m *testing.M) {
+	if os.Args[0] == disk.Name {
+		_ = disk.Hold()
+		os.Exit(1)
+	}
 	if text := os.Getenv(doomedVariable); text != "" {
 		if err := beDoomed(text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
