@@ -38,7 +38,7 @@ func TestABlockVolumeFollowsItsMachineToAnotherNode(t *testing.T) {
 	for _, process := range disksOf(t, s.dir) {
 		must(t, syscall.Kill(process, syscall.SIGKILL))
 	}
-	const count = `nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n >/volumes/disk/count; sync; done' >/dev/null 2>&1 & sleep 2; cat /volumes/disk/count`
+	const count = `nohup sh -c 'n=0; while :; do n=$((n+1)); echo $n >/volumes/disk/count; sync; done' >/dev/null 2>&1 & until [ "$(cat /volumes/disk/count)" -gt 3 ]; do sleep 0.2; done 2>/dev/null`
 	s.run("cluster", "ssh", "d1", "--", count)
 	if n := len(disksOf(t, s.dir)); n != 3 {
 		t.Errorf("%d processes serve and carry the disk, want 3", n)
