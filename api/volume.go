@@ -232,4 +232,6 @@ type VolumeSharing struct {
 	ReachProblem string `json:"reach_problem,omitempty"`
 	// Blocks: block volumes cross from and to the node, whatever the problems with others.
 	Blocks bool `json:"blocks,omitempty"`
+	// Encrypts: the agent can have volumes cross within WireGuard, as a site with an encrypted underlay wants.
+	Encrypts bool `json:"encrypts,omitempty"`
 }

@@ -43,13 +43,13 @@ func networked(t *testing.T) (a *Agent, m *memberState, d *makers, apply chan<- 
 	d = &makers{Driver: fake.New(fake.NewHost(), ports), begun: make(chan struct{}), goOn: make(chan struct{})}
 	m = &memberState{id: port.ID, driver: d, want: want, wanted: "1", state: driver.StateAbsent, cleaned: true}
 	a.members[m.id] = m
-	a.networks.apply = func(ctx context.Context, want []fabric.Network) {
+	a.networks.apply = func(ctx context.Context, want []fabric.Network, tunnels []fabric.Tunnel) {
 		if err := <-results; err != nil {
 			a.cfg.Fabric = failing{ports, err}
 		} else {
 			a.cfg.Fabric = ports
 		}
-		a.applyNetworks(ctx, want)
+		a.applyNetworks(ctx, want, tunnels)
 	}
 	return a, m, d, results
 }

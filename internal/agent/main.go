@@ -97,7 +97,7 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := openVolumes(&cfg, opts, networks.Underlay, underlay, dir, members.Binary); err != nil {
+	if err := openVolumes(&cfg, opts, networks.Underlay, underlay, dir, members.Binary, key != ""); err != nil {
 		return err
 	}
 	endResponder, err := openResponder(ctx, &cfg)

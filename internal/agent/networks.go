@@ -10,12 +10,14 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // networks is the state of this node's networks: what was applied last and what is being applied.
 type networks struct {
-	apply   func(ctx context.Context, want []fabric.Network)
+	apply   func(ctx context.Context, want []fabric.Network, tunnels []fabric.Tunnel)
 	applied []fabric.Network // nil until the first success
+	sealed  []fabric.Tunnel  // applied with them
 	making  []fabric.Network // being applied
 	ok      bool             // something was applied since the agent started
 	busy    bool
@@ -94,14 +96,37 @@ func (a *Agent) wantedNetworks() []fabric.Network {
 	return want
 }
 
-// convergeNetworks applies the wanted networks when they differ from the applied ones.
+// wantedTunnels are the tunnels of volumes that cross, where the underlay is encrypted. They are part of what is applied as networks are, since all
+// tunnels go through one WireGuard device. A tunnel that is no longer named loses its peers first.
+func (a *Agent) wantedTunnels() []fabric.Tunnel {
+	var all []fabric.Tunnel
+	for i := range a.desired.Sharings {
+		s := &a.desired.Sharings[i]
+		if !s.Encrypted || a.cfg.Node.WireGuardKey == "" {
+			continue
+		}
+		t := fabric.Tunnel{VNI: s.VNI()}
+		for _, p := range s.Sealed {
+			t.Peers = append(t.Peers, fabric.TunnelPeer{Address: p.Peer, Key: p.Key})
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// seals reports whether the tunnel of a cluster's volumes is let into WireGuard, as far as this node can.
+func (a *Agent) seals(s *volume.Sharing) bool {
+	return a.cfg.Node.WireGuardKey == "" || slices.ContainsFunc(a.networks.sealed, func(t fabric.Tunnel) bool { return t.VNI == s.VNI() })
+}
+
+// convergeNetworks applies the wanted networks and tunnels when they differ from the applied ones.
 func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 	n := &a.networks
 	if a.desired == nil || n.busy {
 		return
 	}
-	want := a.wantedNetworks()
-	if n.ok && !n.force && reflect.DeepEqual(want, n.applied) {
+	want, tunnels := a.wantedNetworks(), a.wantedTunnels()
+	if n.ok && !n.force && reflect.DeepEqual(want, n.applied) && reflect.DeepEqual(tunnels, n.sealed) {
 		return
 	}
 	if now.Before(n.next) {
@@ -113,17 +138,18 @@ func (a *Agent) convergeNetworks(ctx context.Context, now time.Time) {
 	begun := make(chan struct{})
 	go func() {
 		close(begun)
-		n.apply(ctx, want)
+		n.apply(ctx, want, tunnels)
 	}()
 	// Members are cleaned next, and have their ports detached. A port that goes before its network does makes the kernel wait twice.
 	<-begun
 }
 
 // applyNetworks applies networks and tells loop how it went.
-func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
+func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network, tunnels []fabric.Tunnel) {
 	bounded, cancel := context.WithTimeout(ctx, applyDeadline)
 	defer cancel()
 	began := time.Now()
+	a.cfg.Fabric.Seal(tunnels)
 	err := a.cfg.Fabric.Apply(bounded, want)
 	a.post(ctx, func() {
 		n := &a.networks
@@ -138,7 +164,7 @@ func (a *Agent) applyNetworks(ctx context.Context, want []fabric.Network) {
 		if n.applied != nil { // what a new agent finds was made before
 			a.traceNetworks(ctx, n.applied, want, began)
 		}
-		n.applied, n.ok, n.tries, n.problem, n.next = want, true, 0, "", time.Time{}
+		n.applied, n.sealed, n.ok, n.tries, n.problem, n.next = want, tunnels, true, 0, "", time.Time{}
 	})
 }
 

@@ -69,7 +69,7 @@ func volumeImages(opts config.Agent, at, dir string) (imagepool.Images, error) {
 }
 
 // openVolumes opens the node's pool, and what carries volumes between nodes over the link that bears the underlay.
-func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir, program string) (err error) {
+func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir, program string, encrypts bool) (err error) {
 	if cfg.Volumes, err = openPool(opts, dir, program); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fab
 		u, err := link(ctx)
 		return u.MTU, err
 	}
-	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, SetPeers: shaper.SetPeers, Root: root, Socket: socket, Program: program})
+	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Encrypts: encrypts, SetPeers: shaper.SetPeers, Root: root, Socket: socket, Program: program})
 	return nil
 }
 

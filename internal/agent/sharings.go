@@ -93,6 +93,7 @@ func (a *Agent) convergeSharings(ctx context.Context, now time.Time) {
 		next := a.nextOfSharing(cluster, s)
 		switch {
 		case next == nil && (s.found == nil || a.sharings.looking): // nothing is there, or that is being looked at
+		case next != nil && s.found == nil && next.Encrypted && !a.seals(next): // it could send nothing yet
 		case next != nil && s.applied != nil && reflect.DeepEqual(*s.applied, *next) && (a.sharings.looking || !s.lacksProcess()):
 		case now.Before(s.attempts.NextTry):
 			a.wakeAt(s.attempts.NextTry)

@@ -3,6 +3,7 @@ package agent
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/fabric"
+	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/volume"
 	"github.com/nearmetal/nearmetal/internal/volume/fake"
 )
@@ -307,5 +310,62 @@ func TestWhatCarriesABlockVolumeIsStartedAgain(t *testing.T) {
 	settleSharings(t, a)
 	if s, _ := crossing.State("u1"); len(s.Reaches) != 1 {
 		t.Errorf("it is not reached any more: %+v", s)
+	}
+}
+
+func TestTheTunnelsOfVolumesAreSealedWithTheNetworksBeforeVolumesCross(t *testing.T) {
+	crossing, ports := fake.NewCrossing(), &fabricfake.Fabric{}
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	a.cfg.Fabric, a.cfg.Node.WireGuardKey, a.networks.apply = ports, "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", a.applyNetworks
+	const key, another = "AgAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=", "AwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+	tell := func(keys ...string) {
+		a.desired = sharing(func(s *volume.Sharing) {
+			s.Client, s.Encrypted, s.Peers = true, true, nil
+			for _, k := range keys {
+				s.Sealed = append(s.Sealed, volume.SealedPeer{Peer: server, Key: k})
+			}
+		})
+		a.wantSharings(a.desired)
+	}
+	settle := func() {
+		a.convergeNetworks(t.Context(), a.cfg.Clock.Now())
+		for a.networks.busy {
+			(<-a.events)()
+		}
+	}
+	tell(key)
+	settleSharings(t, a)
+	if calls := crossing.Calls(); len(calls) > 0 {
+		t.Errorf("before its tunnel is sealed it was asked for %v", calls)
+	}
+	settle()
+	want := []fabric.Tunnel{{VNI: 1<<23 | int(clusterIDs.First>>9), Peers: []fabric.TunnelPeer{{Address: server, Key: key}}}}
+	if got := ports.Sealed(); !reflect.DeepEqual(got, want) {
+		t.Errorf("sealed are %+v, want %+v", got, want)
+	}
+	settleSharings(t, a)
+	if _, there := crossing.State("u1"); !there {
+		t.Error("volumes don't cross once the tunnel is sealed")
+	}
+	tell(another)
+	settle()
+	if got := ports.Sealed(); len(got) != 1 || got[0].Peers[0].Key != another {
+		t.Errorf("after the peer's key changed, sealed are %+v", got)
+	}
+	a.desired = &agentstream.Desired{}
+	settle()
+	if got := ports.Sealed(); len(got) > 0 {
+		t.Errorf("what nobody names is sealed still: %+v", got)
+	}
+	tell(key)
+	a.cfg.Node.WireGuardKey = ""
+	settle()
+	if got := ports.Sealed(); len(got) > 0 {
+		t.Errorf("a node without WireGuard seals %+v", got)
+	}
+	a.desired = sharing(client(true)) // in clear
+	settle()
+	if got := ports.Sealed(); len(got) > 0 {
+		t.Errorf("on a site in clear, sealed are %+v", got)
 	}
 }

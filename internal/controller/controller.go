@@ -173,7 +173,7 @@ func newLeader(cfg Config, leadership store.Leadership) *leader {
 	}
 	return &leader{
 		cfg: cfg, log: cfg.Log.With("term", leadership.Term()), writer: cfg.Repo.AsLeader(leadership),
-		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers, Fabrics: cfg.Fabrics},
+		since: clock.floor, clock: clock, desired: newDesiredStates(cfg), room: situation.Room{Offers: cfg.Offers, Fabrics: cfg.Fabrics, Encrypted: cfg.EncryptUnderlay},
 		resting: map[string]resting{}, endings: map[string]ending{}, starts: map[string]time.Time{}, committed: leadership.Term(), remembered: newRemembered(), recipes: recipes{},
 		readBack: make(chan struct{}, 1), alarms: map[string]map[string]api.Event{},
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
@@ -25,7 +26,7 @@ func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) 
 		phase, _, _ := d.agents.Node(node)
 		return phase
 	}
-	told := sharings(sharingsInput{view: view, claiming: d.claimants.of(view), phase: phase, heard: d.agents.Sharings, before: d.sharings})
+	told := sharings(sharingsInput{view: view, claiming: d.claimants.of(view), phase: phase, heard: d.agents.Sharings, before: d.sharings, encrypted: d.networks.encrypted})
 	for node, all := range told {
 		if !reflect.DeepEqual(all, d.sharings[node]) {
 			dirty[node] = true
@@ -47,6 +48,8 @@ type sharingsInput struct {
 	// phase is what a node is held to be, heard what its agent last said; false: it is not heard of.
 	phase func(node string) api.NodePhase
 	heard func(node string) ([]volume.SharingState, bool)
+	// encrypted: what nodes exchange goes through WireGuard only.
+	encrypted bool
 	// before are the last orders, by node.
 	before map[string][]volume.Sharing
 }
@@ -167,14 +170,18 @@ func (x *crossing) told() map[string]volume.Sharing {
 	}
 	out := map[string]volume.Sharing{}
 	for node := range x.nodes() {
-		s := volume.Sharing{ClusterUID: x.c.UID(), UserIDs: x.c.Record.UserIDs, Settled: settled, Client: x.clients[node]}
+		if !x.crosses(node) {
+			continue // it ends what it had
+		}
+		s := volume.Sharing{ClusterUID: x.c.UID(), UserIDs: x.c.Record.UserIDs, Settled: settled, Client: x.clients[node], Encrypted: x.in.encrypted}
 		for other := range x.nodes() {
 			// Who is shut out stays a peer of the volume's node: it is refused, and does not wait for answers.
 			if addr, ok := at[other]; ok && other != node && (len(x.serves[node]) > 0 || len(x.serves[other]) > 0) {
-				s.Peers = append(s.Peers, addr)
+				x.addPeer(&s, addr, other)
 			}
 		}
 		slices.SortFunc(s.Peers, netip.Addr.Compare)
+		slices.SortFunc(s.Sealed, func(a, b volume.SealedPeer) int { return a.Peer.Compare(b.Peer) })
 		for _, c := range clients {
 			if c != at[node] {
 				s.Clients = append(s.Clients, c)
@@ -194,6 +201,22 @@ func (x *crossing) told() map[string]volume.Sharing {
 		}
 	}
 	return out
+}
+
+// crosses reports whether volumes cross from and to a node at all. Where the underlay is encrypted, they do if it can encrypt and its agent knows how.
+func (x *crossing) crosses(node string) bool {
+	record := x.in.view.Agent(node)
+	return !x.in.encrypted || record != nil && situation.Unsealed(record) == ""
+}
+
+// addPeer adds another node to what a node is told. Where the underlay is encrypted, peers are told in a way that no older agent understands: one would
+// send to them in clear. The record of a node may still be that of its former agent.
+func (x *crossing) addPeer(s *volume.Sharing, addr netip.Addr, node string) {
+	if s.Encrypted {
+		s.Sealed = append(s.Sealed, volume.SealedPeer{Peer: addr, Key: x.in.view.Agent(node).WireGuardKey})
+		return
+	}
+	s.Peers = append(s.Peers, addr)
 }
 
 // nodes are those on which something is to be done.
@@ -222,7 +245,7 @@ func (x *crossing) addresses() (clients []netip.Addr, at map[string]netip.Addr) 
 	at = map[string]netip.Addr{}
 	for node := range x.nodes() {
 		record := x.in.view.Agent(node)
-		if record == nil {
+		if record == nil || !x.crosses(node) {
 			continue
 		}
 		if addr, err := netip.ParseAddr(record.Underlay); err == nil {

@@ -22,6 +22,7 @@ type crossed struct {
 	down      map[string]bool
 	said      map[string][]volume.SharingState
 	claimants claimants
+	encrypted bool
 	// released is since when members are let go of.
 	released time.Time
 }
@@ -77,7 +78,7 @@ func (x *crossed) is(held, released []api.Assignment, lost ...api.LostMember) ma
 
 func (x *crossed) look() map[string][]volume.Sharing {
 	x.told = sharings(sharingsInput{
-		view: x.cache.View(), claiming: x.claimants.of(x.cache.View()), before: x.told,
+		view: x.cache.View(), claiming: x.claimants.of(x.cache.View()), before: x.told, encrypted: x.encrypted,
 		phase: func(node string) api.NodePhase {
 			if x.down[node] {
 				return api.NodeDown
@@ -122,6 +123,44 @@ func TestANodeIsToldOfAVolumeOnceItsNodeHasLetItIn(t *testing.T) {
 	x.told = nil // another leader
 	x.look()
 	x.want("by another leader, while the volume's node is away", "n2", volume.Sharing{Peers: []netip.Addr{addr1}, Client: true})
+}
+
+// able makes nodes of an encrypted site of these; the key of a node is its name.
+func (x *crossed) able(nodes ...api.NodeRecord) {
+	x.t.Helper()
+	x.encrypted = true
+	for _, n := range nodes {
+		n.Underlay, n.VolumeSharing = x.cache.View().Agent(n.Name).Underlay, &api.VolumeSharing{Encrypts: n.AgentVersion == ""}
+		x.view(x.repo.PutNode(x.t.Context(), n))
+	}
+}
+
+func TestOnAnEncryptedSiteNodesAreToldOfPeersByTheirKeysAlone(t *testing.T) {
+	x := newCrossed(t)
+	x.able(api.NodeRecord{Name: "n1", WireGuardKey: "k1"}, api.NodeRecord{Name: "n2", WireGuardKey: "k2"}, api.NodeRecord{Name: "n3", WireGuardKey: "k3"})
+	members := []api.Assignment{x.on("n1", "c1-0", "1"), x.on("n2", "c1-1", "1"), x.on("n3", "c1-2", "1")}
+	x.is(members, nil)
+	x.serves(addr2, addr3)
+	x.look()
+	p1, p2, p3 := volume.SealedPeer{Peer: addr1, Key: "k1"}, volume.SealedPeer{Peer: addr2, Key: "k2"}, volume.SealedPeer{Peer: addr3, Key: "k3"}
+	x.want("three nodes", "n1", volume.Sharing{Encrypted: true, Sealed: []volume.SealedPeer{p2, p3}, Serves: data, Clients: []netip.Addr{addr2, addr3}, Settled: true})
+	x.want("three nodes", "n2", volume.Sharing{Encrypted: true, Sealed: []volume.SealedPeer{p1}, Clients: []netip.Addr{addr3}, Client: true, Reaches: remote, Settled: true})
+	// Two nodes change: one gets an older agent, and one has no WireGuard any more. Both are shut out, and told nothing.
+	x.able(api.NodeRecord{Name: "n2", WireGuardKey: "k2", AgentVersion: "older"}, api.NodeRecord{Name: "n3"})
+	x.look()
+	if len(x.told["n2"])+len(x.told["n3"]) > 0 {
+		t.Errorf("nodes that can't encrypt are told %+v and %+v", x.told["n2"], x.told["n3"])
+	}
+	x.want("while two are let in that can't encrypt", "n1", volume.Sharing{Encrypted: true})
+	x.able(api.NodeRecord{Name: "n1", AgentVersion: "older"}, api.NodeRecord{Name: "n2", WireGuardKey: "other"})
+	x.look()
+	if len(x.told["n1"]) > 0 {
+		t.Errorf("a node that can't encrypt is told %+v", x.told["n1"])
+	}
+	x.want("while the volume's node can't encrypt", "n2", volume.Sharing{Encrypted: true, Client: true})
+	x.able(api.NodeRecord{Name: "n1", WireGuardKey: "k1"})
+	x.look()
+	x.want("once both can", "n1", volume.Sharing{Encrypted: true, Sealed: []volume.SealedPeer{{Peer: addr2, Key: "other"}}, Serves: data, Clients: []netip.Addr{addr2}})
 }
 
 func TestOfVolumesThatAllMembersHaveAtHandNothingIsTold(t *testing.T) {

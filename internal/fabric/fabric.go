@@ -107,6 +107,9 @@ type Fabric interface {
 	// Apply converges this node on exactly these networks: missing ones are made, changed ones are changed, all others that
 	// bear this product's names are removed. It returns after reading back; a difference that remains is an error.
 	Apply(ctx context.Context, networks []Network) error
+	// Seal says which tunnels of something else than networks are to go within WireGuard, from the next Apply on. Apply lets in their peers, keeps
+	// packets of these tunnels from all other ways, and forgets tunnels that were not named any more.
+	Seal(tunnels []Tunnel)
 	// Audit reads the kernel and reports what differs from the networks last applied.
 	Audit(ctx context.Context) ([]Drift, error)
 	// Probe reports what is wrong with the ports of the networks last applied, by port ID; ports that are as they should be are

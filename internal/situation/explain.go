@@ -56,7 +56,7 @@ func (e *Explainer) site() *Site {
 }
 
 func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {
-	room := Room{Offers: offers, Fabrics: s.fabrics}
+	room := Room{Offers: offers, Fabrics: s.fabrics, Encrypted: s.Encrypted}
 	free, err := room.Update(s.View, s.Available)
 	if err != nil {
 		return plan{}, err

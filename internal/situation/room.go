@@ -19,6 +19,8 @@ type Room struct {
 	Offers offer.Site
 	// Fabrics know where nodes are.
 	Fabrics Fabrics
+	// Encrypted: the underlay is.
+	Encrypted bool
 
 	free *placement.View
 	last *state.View
@@ -70,6 +72,7 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 	rec := api.NodeRecord{Name: n.Name}
 	if n.Agent != nil {
 		rec = *n.Agent
+		rec.VolumeSharing = sharing(n.Agent, r.Encrypted)
 	}
 	o := Offer(view, n, r.Offers)
 	rec.Places = r.places[n.Name]

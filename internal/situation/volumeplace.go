@@ -65,10 +65,10 @@ func (s *Site) servesVolumes(node string, block bool) (api.NodePhase, string) {
 func unserved(view *state.View, encrypted bool, node string, block bool) string {
 	record := view.Agent(node)
 	switch {
-	case encrypted:
-		return "the site encrypts its underlay, and volumes cross between nodes in clear text only"
 	case record == nil || record.VolumeSharing == nil:
 		return "its agent serves no volumes to other nodes"
+	case encrypted && Unsealed(record) != "":
+		return Unsealed(record)
 	case block && record.VolumeSharing.Blocks:
 		return ""
 	case block:
@@ -76,6 +76,29 @@ func unserved(view *state.View, encrypted bool, node string, block bool) string 
 	default:
 		return record.VolumeSharing.ServeProblem
 	}
+}
+
+// Unsealed is why volumes don't cross from and to a node where the underlay is encrypted, "" where they do.
+func Unsealed(record *api.NodeRecord) string {
+	switch {
+	case record.WireGuardKey == "":
+		return "the site encrypts its underlay, and its kernel has no WireGuard"
+	case record.VolumeSharing == nil || !record.VolumeSharing.Encrypts:
+		return "the site encrypts its underlay, and its agent has volumes cross in clear text only: upgrade it"
+	default:
+		return ""
+	}
+}
+
+// sharing is what placement takes a node for: where the underlay is encrypted, one that can't have volumes cross through WireGuard has the reason.
+func sharing(record *api.NodeRecord, encrypted bool) *api.VolumeSharing {
+	if !encrypted || record.VolumeSharing == nil {
+		return record.VolumeSharing
+	}
+	if why := Unsealed(record); why != "" {
+		return &api.VolumeSharing{ServeProblem: why, ReachProblem: why}
+	}
+	return record.VolumeSharing
 }
 
 // VolumeReach is why members on a node can't have a volume that lies on another, "" where they can. It is for volumes that are file systems.
@@ -88,7 +111,7 @@ func VolumeReach(view *state.View, encrypted bool, volume, lies, member string) 
 	}
 	why := "its agent reaches no volumes of other nodes"
 	if record := view.Agent(member); record != nil && record.VolumeSharing != nil {
-		why = record.VolumeSharing.ReachProblem
+		why = sharing(record, encrypted).ReachProblem
 	}
 	if why == "" {
 		return ""

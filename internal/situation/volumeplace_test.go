@@ -92,20 +92,59 @@ func TestAClusterGoesWhereItsVolumesLie(t *testing.T) {
 }
 
 func TestVolumesAreServedByNodesThatCanAndSay(t *testing.T) {
-	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no"}}, api.NodeRecord{Name: "n3"})
+	view := stored(t, api.NodeRecord{Name: "n1", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "n2", VolumeSharing: &api.VolumeSharing{ServeProblem: "no"}}, api.NodeRecord{Name: "n3"},
+		api.NodeRecord{Name: "older", WireGuardKey: "key", VolumeSharing: &api.VolumeSharing{}}, api.NodeRecord{Name: "sealed", WireGuardKey: "key", VolumeSharing: &api.VolumeSharing{Encrypts: true}})
 	for name, tc := range map[string]struct {
 		encrypted bool
 		node      string
 		want      string
 	}{
-		"a node that serves":          {false, "n1", ""},
-		"a node that can't":           {false, "n2", "no"},
-		"a node whose agent is older": {false, "n3", "its agent serves no volumes to other nodes"},
-		"a node that is not there":    {false, "n9", "its agent serves no volumes to other nodes"},
-		"a site that encrypts":        {true, "n1", "the site encrypts its underlay, and volumes cross between nodes in clear text only"},
+		"a node that serves":                             {false, "n1", ""},
+		"a node that can't":                              {false, "n2", "no"},
+		"a node whose agent is older":                    {false, "n3", "its agent serves no volumes to other nodes"},
+		"a node that is not there":                       {false, "n9", "its agent serves no volumes to other nodes"},
+		"no WireGuard where the underlay is encrypted":   {true, "n1", noWireGuard},
+		"an older agent where the underlay is encrypted": {true, "older", clearOnly},
+		"WireGuard where the underlay is encrypted":      {true, "sealed", ""},
+		"no agent where the underlay is encrypted":       {true, "n9", "its agent serves no volumes to other nodes"},
 	} {
 		if got := unserved(view, tc.encrypted, tc.node, false); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+const (
+	noWireGuard = "the site encrypts its underlay, and its kernel has no WireGuard"
+	clearOnly   = "the site encrypts its underlay, and its agent has volumes cross in clear text only: upgrade it"
+)
+
+// Placement and the attachment of a volume to members that run ask the same.
+func TestMembersReachVolumesThroughWireGuardOnlyWhereTheUnderlayIsEncrypted(t *testing.T) {
+	able := &api.VolumeSharing{Encrypts: true, Blocks: true}
+	view := stored(t, api.NodeRecord{Name: "n1", WireGuardKey: "key", VolumeSharing: able}, api.NodeRecord{Name: "n2", WireGuardKey: "key", VolumeSharing: able},
+		api.NodeRecord{Name: "older", WireGuardKey: "key", VolumeSharing: &api.VolumeSharing{Blocks: true}}, api.NodeRecord{Name: "plain", VolumeSharing: able}, api.NodeRecord{Name: "none"})
+	for node, want := range map[string]string{"n2": "", "older": clearOnly, "plain": noWireGuard, "none": "its agent reaches no volumes of other nodes"} {
+		if want != "" {
+			want = `volume "v" lies on node n1, and node ` + node + " can't reach it (" + want + ")"
+		}
+		if got := VolumeReach(view, true, "v", "n1", node); got != want {
+			t.Errorf("%s: %q, want %q", node, got, want)
+		}
+		if node != "none" && VolumeReach(view, false, "v", "n1", node) != "" {
+			t.Errorf("%s has no volumes of n1 in clear", node)
+		}
+	}
+	for _, encrypted := range []bool{false, true} {
+		room := Room{Encrypted: encrypted}
+		for node, why := range map[string]string{"n2": "", "older": clearOnly, "plain": noWireGuard} {
+			s := room.record(view, view.Node(node)).VolumeSharing
+			if closed := *s == (api.VolumeSharing{ServeProblem: why, ReachProblem: why}); closed != (encrypted && why != "") {
+				t.Errorf("encrypted %t: placement takes node %s for %+v", encrypted, node, *s)
+			}
+		}
+		if s := room.record(view, view.Node("none")).VolumeSharing; s != nil {
+			t.Errorf("encrypted %t: placement takes an agent that has no volumes cross for %+v", encrypted, *s)
 		}
 	}
 }

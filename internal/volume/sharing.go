@@ -11,8 +11,12 @@ import (
 type Sharing struct {
 	ClusterUID string      `json:"cluster_uid"`
 	UserIDs    api.IDRange `json:"user_ids"`
-	// Peers are the other nodes that take part, by their addresses on the underlay.
+	// Peers are the other nodes that take part, by their addresses on the underlay. Where the underlay is encrypted there are none: agents that don't
+	// know of encryption would send to them in clear.
 	Peers []netip.Addr `json:"peers,omitempty"`
+	// Encrypted: what nodes exchange goes through WireGuard only. Sealed are the other nodes that take part then.
+	Encrypted bool         `json:"encrypted,omitempty"`
+	Sealed    []SealedPeer `json:"sealed,omitempty"`
 	// Serves are volumes of this node. Clients are the peers that have them; all others are shut out.
 	Serves  []Share      `json:"serves,omitempty"`
 	Clients []netip.Addr `json:"clients,omitempty"`
@@ -25,6 +29,31 @@ type Sharing struct {
 	// Settled: no node that was shut out has a volume of the cluster any more. Until then no other member begins to use one.
 	Settled bool `json:"settled,omitempty"`
 }
+
+// SealedPeer is another node of a site with an encrypted underlay.
+type SealedPeer struct {
+	// Peer is its address on the underlay, Key its public WireGuard key in base64.
+	Peer netip.Addr `json:"peer"`
+	Key  string     `json:"key"`
+}
+
+// AllPeers are the other nodes that take part, by their addresses on the underlay.
+func (s Sharing) AllPeers() []netip.Addr {
+	if !s.Encrypted {
+		return s.Peers
+	}
+	peers := make([]netip.Addr, 0, len(s.Sealed))
+	for _, p := range s.Sealed {
+		peers = append(peers, p.Peer)
+	}
+	return peers
+}
+
+// firstVNI is the first identifier of a tunnel of volumes. Those of tenant networks are below.
+const firstVNI = 1 << 23
+
+// VNI identifies the VXLAN tunnel between the nodes. It is unique among clusters: their ranges of user IDs are disjoint, and larger than 512.
+func (s Sharing) VNI() int { return firstVNI | int(s.UserIDs.First>>9) }
 
 // Share is a volume that lies on this node and is served.
 type Share struct {

@@ -18,6 +18,8 @@ import (
 type Fabric struct {
 	mu       sync.Mutex
 	networks []fabric.Network
+	sealing  []fabric.Tunnel
+	sealed   []fabric.Tunnel
 	attached map[string]Attachment
 	fail     map[string]error
 	drift    []fabric.Drift
@@ -66,12 +68,29 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	if err := fabric.Validate(networks); err != nil {
 		return err
 	}
-	f.networks, f.drift = slices.Clone(networks), nil
+	if err := fabric.ValidateTunnels(f.sealing, networks); err != nil {
+		return err
+	}
+	f.networks, f.sealed, f.drift = slices.Clone(networks), f.sealing, nil
 	maps.DeleteFunc(f.attached, func(_ string, a Attachment) bool {
 		_, err := fabric.FindPort(networks, a.Port)
 		return err != nil
 	})
 	return nil
+}
+
+// Seal remembers the tunnels for the next Apply.
+func (f *Fabric) Seal(tunnels []fabric.Tunnel) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sealing = slices.Clone(tunnels)
+}
+
+// Sealed returns the tunnels of the last Apply.
+func (f *Fabric) Sealed() []fabric.Tunnel {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.sealed)
 }
 
 // SetDrift is what Audit finds from now on, until networks are applied.

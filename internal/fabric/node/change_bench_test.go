@@ -99,7 +99,7 @@ func (n changingNode) apply(b *testing.B, network fabric.Network) float64 {
 // count returns the operations of the plan for the member that joins, and the elements in them.
 func (n changingNode) count(b *testing.B) (operations, elements int) {
 	b.Helper()
-	_, ops, err := n.fabric.plan(b.Context(), []fabric.Network{n.after})
+	_, ops, err := n.fabric.plan(b.Context(), wanted{networks: []fabric.Network{n.after}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func TestWhatACrashLeavesAfterAnyOperationIsMendedByTheNextApply(t *testing.T) {
 			start := nil2(target, networks)
 			apply(t, newFabric(t, space, cfg), start...)
 			doomed := newFabric(t, space, cfg)
-			_, ops, err := doomed.plan(context.Background(), target)
+			_, ops, err := doomed.plan(context.Background(), wanted{networks: target})
 			if err != nil {
 				t.Fatal(err)
 			}

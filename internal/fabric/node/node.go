@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -53,6 +54,8 @@ type Fabric struct {
 	// mu is held for writing by Apply, for reading by what works on single ports.
 	mu      sync.RWMutex
 	applied []fabric.Network
+	// sealed are the tunnels of something else than networks when those were last applied.
+	sealed []fabric.Tunnel
 	// underlayMTU is the MTU of the underlay when networks were last applied.
 	underlayMTU int
 	// trunkMTU is the MTU of the trunk at that time.
@@ -63,6 +66,9 @@ type Fabric struct {
 	parentRate int64
 	// advised is what was last logged about others that may close the way out, unplaced what was about floating addresses that can't be here.
 	advised, unplaced string
+
+	// sealing are the tunnels that the next Apply seals.
+	sealing atomic.Pointer[[]fabric.Tunnel]
 
 	// spaces holds the paths of the network namespaces of members attached by this process, by port.
 	spaces sync.Map
@@ -97,6 +103,12 @@ func (f *Fabric) Close() error {
 	return errors.Join(f.shortcuts.table.Close(), f.node.Close())
 }
 
+// Seal implements fabric.Fabric.
+func (f *Fabric) Seal(tunnels []fabric.Tunnel) {
+	tunnels = slices.Clone(tunnels)
+	f.sealing.Store(&tunnels)
+}
+
 // Apply converges the node on exactly these networks.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	f.mu.Lock()
@@ -106,17 +118,21 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		return err
 	}
 	defer release()
-	seen, ops, err := f.plan(ctx, networks)
+	want := wanted{networks: networks}
+	if tunnels := f.sealing.Load(); tunnels != nil {
+		want.tunnels = *tunnels
+	}
+	seen, ops, err := f.plan(ctx, want)
 	if err != nil {
 		return err
 	}
 	if len(ops) > 0 {
 		var rest []plan.Operation
-		if seen, rest, err = f.carryOut(ctx, networks, ops); err != nil {
+		if seen, rest, err = f.carryOut(ctx, want, ops); err != nil {
 			return err
 		}
 		if heard(rest) { // before the rules that now keep it out
-			if seen, rest, err = f.carryOut(ctx, networks, rest); err != nil {
+			if seen, rest, err = f.carryOut(ctx, want, rest); err != nil {
 				return err
 			}
 		}
@@ -125,18 +141,18 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		}
 	}
 	f.advise(ctx, networks, seen)
-	f.applied, f.underlayMTU, f.shortcutting = slices.Clone(networks), seen.UnderlayMTU, seen.Shortcuts()
+	f.applied, f.sealed, f.underlayMTU, f.shortcutting = slices.Clone(networks), want.tunnels, seen.UnderlayMTU, seen.Shortcuts()
 	f.trunkMTU = seen.TrunkMTU
 	f.parentRate = plan.ParentRate(seen)
 	return nil
 }
 
 // carryOut carries out a plan, reads back, and returns what differs.
-func (f *Fabric) carryOut(ctx context.Context, networks []fabric.Network, ops []plan.Operation) (plan.Observed, []plan.Operation, error) {
+func (f *Fabric) carryOut(ctx context.Context, want wanted, ops []plan.Operation) (plan.Observed, []plan.Operation, error) {
 	if err := f.executeAll(ctx, ops); err != nil {
 		return plan.Observed{}, nil, err
 	}
-	seen, rest, err := f.plan(ctx, networks)
+	seen, rest, err := f.plan(ctx, want)
 	if err != nil {
 		return plan.Observed{}, nil, fmt.Errorf("reading back: %w", err)
 	}
@@ -170,11 +186,12 @@ func (f *Fabric) advise(ctx context.Context, networks []fabric.Network, seen pla
 func (f *Fabric) Audit(ctx context.Context) ([]fabric.Drift, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	seen, ops, err := f.plan(ctx, f.applied)
+	want := wanted{f.applied, f.sealed}
+	seen, ops, err := f.plan(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	return plan.Drifts(f.cfg.Config, fabric.OnBridges(f.applied), seen, ops), nil
+	return plan.Drifts(f.planConfig(want), fabric.OnBridges(f.applied), seen, ops), nil
 }
 
 // Probe looks at the ports.
@@ -197,8 +214,22 @@ func (f *Fabric) Probe(ctx context.Context) (map[string]string, error) {
 	return wrong, nil
 }
 
+// wanted is what a plan is made for.
+type wanted struct {
+	networks []fabric.Network
+	tunnels  []fabric.Tunnel
+}
+
+// planConfig is the configuration of plans.
+func (f *Fabric) planConfig(want wanted) plan.Config {
+	cfg := f.cfg.Config
+	cfg.Tunnels = want.tunnels
+	return cfg
+}
+
 // plan reads the kernel and plans.
-func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Observed, []plan.Operation, error) {
+func (f *Fabric) plan(ctx context.Context, want wanted) (plan.Observed, []plan.Operation, error) {
+	networks := want.networks
 	if err := fabric.Validate(networks); err != nil {
 		return plan.Observed{}, nil, err
 	}
@@ -209,7 +240,7 @@ func (f *Fabric) plan(ctx context.Context, networks []fabric.Network) (plan.Obse
 	bridged := fabric.OnBridges(networks) // what Compute makes of them is no input of it: members beyond the VLAN have no peer
 	seen.CanGuard = f.guards.can(ctx, f.node, f.log, bridged)
 	seen.CanShape = f.limits.can(ctx, f.log, bridged)
-	ops, err := plan.Compute(f.cfg.Config, networks, seen)
+	ops, err := plan.Compute(f.planConfig(want), networks, seen)
 	return seen, ops, err
 }
 

@@ -292,7 +292,7 @@ func TestAMemberThatIsHeardWhileItIsCutOffIsForgotten(t *testing.T) {
 	f, n := lab.nodes[0].fabric, lab.networks[0]
 	lost := n.Remotes[0]
 	n.Remotes = behind(n, lost.Peer, 13)
-	_, ops, err := f.plan(t.Context(), []fabric.Network{n})
+	_, ops, err := f.plan(t.Context(), wanted{networks: []fabric.Network{n}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func inside(cfg Config, networks []fabric.Network, seen Observed) (Config, []fab
 	return cfg, networks, seen
 }
 
-// cipherLink returns the WireGuard device that the networks need, if any. All addresses given are those on the underlay.
+// cipherLink returns the WireGuard device that the networks and other tunnels need, if any. Its peers are those of both. All addresses given are those on the underlay.
 func cipherLink(cfg Config, networks []fabric.Network, seen Observed) ([]Link, error) {
 	var peers []CipherPeer
 	needed := false
@@ -61,13 +61,17 @@ func cipherLink(cfg Config, networks []fabric.Network, seen Observed) ([]Link, e
 		needed = needed || n.Encrypted && hasTunnel(n, networks)
 		for _, r := range n.Remotes {
 			if n.Encrypted {
-				peers = append(peers, CipherPeer{
-					PublicKey: r.Key, Endpoint: netip.AddrPortFrom(r.Peer, cipherPort), Allowed: netip.PrefixFrom(fabric.Inside(r.Peer), 32),
-				})
+				peers = append(peers, cipherPeer(r.Peer, r.Key))
 			}
 		}
 	}
-	if !needed {
+	for _, t := range cfg.Tunnels {
+		for _, p := range t.Peers {
+			peers = append(peers, cipherPeer(p.Address, p.Key))
+		}
+	}
+	usable := cfg.PublicKey != "" && cfg.Underlay.IsValid() && seen.UnderlayMTU >= leastCipher
+	if !needed && (len(cfg.Tunnels) == 0 || !usable) { // networks are not to wait for others' tunnels, of which nothing is sent without the device
 		return nil, nil
 	}
 	if cfg.PublicKey == "" {
@@ -79,6 +83,13 @@ func cipherLink(cfg Config, networks []fabric.Network, seen Observed) ([]Link, e
 		Addresses: []netip.Prefix{netip.PrefixFrom(fabric.Inside(cfg.Underlay), fabric.InsideBits)},
 		Cipher:    Cipher{PublicKey: cfg.PublicKey, Port: cipherPort, Peers: slices.Compact(peers)},
 	}}, nil
+}
+
+// leastCipher is the least MTU in bytes of an underlay that carries tunnels within WireGuard: hosts take packets of 576 bytes (RFC 791, section 3.1).
+const leastCipher = api.CipherOverheadBytes + 50 + 576
+
+func cipherPeer(peer netip.Addr, key string) CipherPeer {
+	return CipherPeer{PublicKey: key, Endpoint: netip.AddrPortFrom(peer, cipherPort), Allowed: netip.PrefixFrom(fabric.Inside(peer), 32)}
 }
 
 // Compare orders peers by their keys.
@@ -169,6 +180,22 @@ const sealRules = `	chain sealed_in {
 		oifname != "nmwg" udp dport 4789 @th,96,24 @vnis drop
 	}
 `
+
+// sealTable has the same rules for the tunnels that are no networks', by identifiers of their own. It needs no networks.
+const sealTable = "inet nmseal"
+
+// sealOf are the rules for tunnels; none without any.
+func sealOf(tunnels []fabric.Tunnel) Ruleset {
+	if len(tunnels) == 0 {
+		return Ruleset{}
+	}
+	sets := map[string][]string{"vnis": nil}
+	for _, t := range tunnels {
+		sets["vnis"] = append(sets["vnis"], fmt.Sprintf("0x%x", t.VNI))
+	}
+	text := "table " + sealTable + " {\n\tset vnis {\n\t\ttypeof @th,96,24\n\t}\n" + sealRules + "}\n"
+	return Ruleset{sealTable: {Text: skeleton(text), Sets: sortSets(sets)}}
+}
 
 // addSeal adds these rules to the node's own table when networks are encrypted.
 func addSeal(text string, networks []fabric.Network) string {

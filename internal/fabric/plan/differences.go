@@ -79,7 +79,7 @@ func differences(o owners, want, seen Ruleset) []fabric.Drift {
 			all = append(all, fabric.Drift{Network: network, Object: object, Want: want, Got: got})
 		}
 	}
-	for _, name := range []string{bridgeTable, InetTable} {
+	for _, name := range tables() {
 		w, wanted := want[name]
 		s, exists := seen[name]
 		switch {
@@ -95,7 +95,7 @@ func differences(o owners, want, seen Ruleset) []fabric.Drift {
 		}
 	}
 	for _, name := range sortedKeys(seen) {
-		if name != bridgeTable && name != InetTable {
+		if !isTable(name) {
 			add(0, "nftables table "+name, "absent", "present")
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // ownTable matches the names of this product's tables, also those earlier versions made for each network.
-var ownTable = regexp.MustCompile(`^table (\w+ nm\d*) \{$`)
+var ownTable = regexp.MustCompile(`^table (\w+ nm\d*|inet nmseal) \{$`)
 
 // ParseListing reads this product's tables out of what `nft -y -p list ruleset` prints, or out of a script of ours.
 func ParseListing(listing string) Ruleset {

@@ -189,7 +189,7 @@ func (o SetForwarding) String() string {
 
 // Drift implements Operation.
 func (o LoadRules) Drift() fabric.Drift {
-	return fabric.Drift{Object: "nftables tables " + bridgeTable + " and " + InetTable, Want: o.Script, Got: "something else"}
+	return fabric.Drift{Object: "nftables tables " + strings.Join(tables(), ", "), Want: o.Script, Got: "something else"}
 }
 
 // Drift implements Operation.

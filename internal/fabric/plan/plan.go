@@ -37,6 +37,8 @@ type Config struct {
 	// PublicKey is this node's WireGuard key, in base64; "" means that the node can't encrypt, and encrypted networks with members on other
 	// nodes are refused.
 	PublicKey string
+	// Tunnels are of something else than networks, and go within WireGuard.
+	Tunnels []fabric.Tunnel
 	// Trunk is the link whose sub-interfaces carry VLANs; "" means that there is none, and networks on VLANs with members on other nodes are refused.
 	Trunk string
 }
@@ -148,6 +150,9 @@ type Observed struct {
 // rules by, go first and come last.
 func Compute(cfg Config, networks []fabric.Network, seen Observed) ([]Operation, error) {
 	if err := fabric.Validate(networks); err != nil {
+		return nil, err
+	}
+	if err := fabric.ValidateTunnels(cfg.Tunnels, networks); err != nil {
 		return nil, err
 	}
 	networks = slices.Clone(fabric.OnBridges(networks))

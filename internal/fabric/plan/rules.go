@@ -22,6 +22,12 @@ const (
 	InetTable = "inet nm"
 )
 
+// isTable reports whether rules are made in a table of this name.
+func isTable(name string) bool { return slices.Contains(tables(), name) }
+
+// tables are the names of all tables in which rules are made.
+func tables() []string { return []string{bridgeTable, InetTable, sealTable} }
+
 // bridgeRules see every frame of every member. Members send IPv4 and ARP under their own address and nothing else; the stack of
 // the node is out of reach except for the gateway of a network that is routed or has egress. The gateway's address is the node's own in each network, and the
 // responder answers DHCP and DNS there: no request for it leaves through a tunnel. A DHCP client has no address yet. Its messages go to the
@@ -252,11 +258,12 @@ type Table struct {
 // Ruleset holds this product's tables by family and name; a table that is not there has no entry.
 type Ruleset map[string]Table
 
-// desiredRules renders the tables that the networks need: none without networks, and one for the node's own stack only with
+// desiredRules renders the tables that the networks and other tunnels need: none without them, and one for the node's own stack only with
 // tunnels or egress.
 func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset {
+	rules := sealOf(cfg.Tunnels)
 	if len(networks) == 0 {
-		return Ruleset{}
+		return rules
 	}
 	bridge := map[string][]string{}
 	for _, set := range []string{"pins", "gateways", "services", "egress", "anycast", "remotes", "routers", "clients", "guards_in", "guards_out"} {
@@ -278,7 +285,7 @@ func desiredRules(cfg Config, networks []fabric.Network, seen Observed) Ruleset 
 	if egress || routed {
 		addRouteElements(cfg, networks, bridge, inet)
 	}
-	rules := Ruleset{bridgeTable: {Text: skeleton(bridgeText(networks)), Sets: sortSets(bridge), Parts: parts}}
+	rules[bridgeTable] = Table{Text: skeleton(bridgeText(networks)), Sets: sortSets(bridge), Parts: parts}
 	switch {
 	case egress:
 		addEgressElements(cfg, networks, seen, inet)

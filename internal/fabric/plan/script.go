@@ -8,7 +8,7 @@ import (
 // rulesScript returns the one transaction that makes seen like want, "" when they are alike.
 func rulesScript(want, seen Ruleset) string {
 	var b strings.Builder
-	for _, name := range []string{bridgeTable, InetTable} {
+	for _, name := range tables() {
 		w, wanted := want[name]
 		s, exists := seen[name]
 		switch {
@@ -25,7 +25,7 @@ func rulesScript(want, seen Ruleset) string {
 		}
 	}
 	for _, name := range sortedKeys(seen) {
-		if name != bridgeTable && name != InetTable {
+		if !isTable(name) {
 			fmt.Fprintf(&b, "delete table %s\n", name)
 		}
 	}

@@ -22,9 +22,8 @@ import (
 const (
 	// tunnelName is the tunnel's name in its namespace.
 	tunnelName = "nfs0"
-	// tunnelPort is the port that IANA assigned to VXLAN (RFC 7348, section 5). Tenant networks have it, too, with identifiers below firstVNI.
+	// tunnelPort is the port that IANA assigned to VXLAN (RFC 7348, section 5). Tenant networks have it, too, with lower identifiers.
 	tunnelPort = 4789
-	firstVNI   = 1 << 23
 	// tunnelOverhead is what a packet gets around it on the underlay: Ethernet, IPv4, UDP and VXLAN headers.
 	tunnelOverhead = 14 + 20 + 8 + 8
 )
@@ -32,17 +31,36 @@ const (
 // way is how a node reaches its peers for the volumes of one cluster: a network namespace with a VXLAN tunnel in it, whose packets are sent and
 // received on the underlay. Nothing else is in the namespace, so neither members nor other programs of the host reach what listens there. Each node has
 // its address of the encrypted underlay in it (fabric.Inside), which follows from that on the underlay.
+//
+// Where the underlay is encrypted, the tunnel's packets have these addresses outside, too. The host bears its own on the WireGuard device that its
+// networks make and keep (fabric.Fabric.Seal). While that is not there, the kernel refuses to send, as it has no such source.
 type way struct {
 	// pin is a file on which the namespace is mounted.
 	pin      string
 	host     netns.Handle
 	underlay netip.Addr
 	mtu      int
-	userIDs  api.IDRange
+	vni      int
+	sealed   bool
+	// kept: a tunnel that is there stays as it is, since nobody says how it should be.
+	kept bool
 }
 
-// vni is unique among clusters: their ranges of user IDs are disjoint, and larger than 512.
-func (w way) vni() int { return firstVNI | int(w.userIDs.First>>9) }
+// outer is the address of a node that packets of the tunnel have on the host.
+func (w way) outer(node netip.Addr) netip.Addr {
+	if w.sealed {
+		return fabric.Inside(node)
+	}
+	return node
+}
+
+// tunnelMTU is what goes into the tunnel.
+func (w way) tunnelMTU() int {
+	if w.sealed {
+		return w.mtu - tunnelOverhead - api.CipherOverheadBytes
+	}
+	return w.mtu - tunnelOverhead
+}
 
 // macOf is the address of a node's end of the tunnel, made of its address on the underlay.
 func macOf(underlay netip.Addr) net.HardwareAddr {
@@ -60,6 +78,34 @@ func (w way) open() (netns.Handle, error) {
 		return netns.Handle{}, fmt.Errorf("%s: %w", w.pin, fs.ErrNotExist)
 	}
 	return netns.Open(w.pin)
+}
+
+// errNotSealed reports that the host has no device yet through which the tunnel could go.
+var errNotSealed = errors.New("the underlay is encrypted, and this node has no WireGuard device with its address inside yet: the agent makes it with the node's networks")
+
+// checkSeal returns errNotSealed unless the host's address inside is on a WireGuard device. What is sent before is dropped; this says why.
+func (w way) checkSeal() error {
+	return w.host.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if l.Type() != "wireguard" || l.Attrs().Flags&net.FlagUp == 0 {
+				continue
+			}
+			addresses, err := netlink.AddrList(l, netlink.FAMILY_V4)
+			if err != nil {
+				return err
+			}
+			for _, a := range addresses {
+				if a.IP.Equal(fabric.Inside(w.underlay).AsSlice()) {
+					return nil
+				}
+			}
+		}
+		return errNotSealed
+	})
 }
 
 // ensure makes the way, with these peers and no others.
@@ -100,10 +146,32 @@ func (w way) make() (netns.Handle, error) {
 	return space, nil
 }
 
-// ensureTunnel makes the tunnel. One of an address that the node no longer has is replaced.
+// ensureTunnel makes the tunnel. One of an address that the node no longer has is replaced, and one in clear where the underlay is encrypted.
 func (w way) ensureTunnel(space netns.Handle) error {
-	there := false
-	if err := space.Do(func() error {
+	there, err := w.hasTunnel(space)
+	if err != nil {
+		return err
+	}
+	if !there {
+		if err := space.Do(deleteTunnel); err != nil {
+			return err
+		}
+		if err := w.host.Do(func() error { return w.makeTunnel(space) }); err != nil {
+			return fmt.Errorf("making a tunnel: %w", err)
+		}
+	}
+	if err := space.Do(w.setTunnel); err != nil {
+		return err
+	}
+	if there, err = w.hasTunnel(space); err == nil && !there {
+		err = errors.New("the tunnel is not as it was made")
+	}
+	return err
+}
+
+// hasTunnel reports whether the tunnel is there, as it should be.
+func (w way) hasTunnel(space netns.Handle) (there bool, err error) {
+	return there, space.Do(func() error {
 		link, err := netlink.LinkByName(tunnelName)
 		if errors.As(err, &netlink.LinkNotFoundError{}) {
 			return nil
@@ -112,20 +180,21 @@ func (w way) ensureTunnel(space netns.Handle) error {
 			return err
 		}
 		tunnel, ok := link.(*netlink.Vxlan)
-		there = ok && tunnel.VxlanId == w.vni() && tunnel.SrcAddr.Equal(w.underlay.AsSlice()) && tunnel.MTU == w.mtu-tunnelOverhead
-		if there {
-			return nil
-		}
-		return netlink.LinkDel(link)
-	}); err != nil {
+		there = ok && (w.kept || tunnel.VxlanId == w.vni && tunnel.SrcAddr.Equal(w.outer(w.underlay).AsSlice()) && tunnel.MTU == w.tunnelMTU())
+		return nil
+	})
+}
+
+// deleteTunnel deletes the tunnel of the calling thread's namespace, if there is one.
+func deleteTunnel() error {
+	link, err := netlink.LinkByName(tunnelName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	if !there {
-		if err := w.host.Do(func() error { return w.makeTunnel(space) }); err != nil {
-			return fmt.Errorf("making a tunnel: %w", err)
-		}
-	}
-	return space.Do(w.setTunnel)
+	return netlink.LinkDel(link)
 }
 
 // makeTunnel makes the tunnel's device in the namespace, and its socket in that of the calling thread.
@@ -138,8 +207,8 @@ func (w way) makeTunnel(space netns.Handle) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vxlan"))
 	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(w.vni())))
-	data.AddRtAttr(nl.IFLA_VXLAN_LOCAL, w.underlay.AsSlice())
+	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(uint32(w.vni)))
+	data.AddRtAttr(nl.IFLA_VXLAN_LOCAL, w.outer(w.underlay).AsSlice())
 	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, nl.Uint8Attr(0))
 	data.AddRtAttr(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, tunnelPort))
 	req.AddData(info)
@@ -157,9 +226,12 @@ func (w way) setTunnel() error {
 	if err != nil {
 		return err
 	}
-	own := fabric.Inside(w.underlay)
+	own, mtu := fabric.Inside(w.underlay), w.tunnelMTU()
+	if w.kept {
+		mtu = link.Attrs().MTU
+	}
 	return errors.Join(
-		netlink.LinkSetUp(loopback), netlink.LinkSetMTU(link, w.mtu-tunnelOverhead), netlink.LinkSetUp(link),
+		netlink.LinkSetUp(loopback), netlink.LinkSetMTU(link, mtu), netlink.LinkSetUp(link),
 		netlink.AddrReplace(link, &netlink.Addr{IPNet: &net.IPNet{IP: own.AsSlice(), Mask: net.CIDRMask(4, 32)}}),
 	)
 }
@@ -191,7 +263,7 @@ func (w way) setPeers(peers []netip.Addr) error {
 		mac := macOf(p)
 		errs = append(errs,
 			netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT, IP: fabric.Inside(p).AsSlice(), HardwareAddr: mac}),
-			netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: p.AsSlice(), HardwareAddr: mac}),
+			netlink.NeighSet(&netlink.Neigh{LinkIndex: index, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF, IP: w.outer(p).AsSlice(), HardwareAddr: mac}),
 		)
 	}
 	return errors.Join(errs...)
@@ -226,16 +298,7 @@ func (w way) remove() error {
 		if err != nil {
 			return err
 		}
-		err = space.Do(func() error {
-			link, err := netlink.LinkByName(tunnelName)
-			if errors.As(err, &netlink.LinkNotFoundError{}) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			return netlink.LinkDel(link)
-		})
+		err = space.Do(deleteTunnel)
 		if err := errors.Join(err, space.Close(), unix.Unmount(w.pin, unix.MNT_DETACH)); err != nil {
 			return fmt.Errorf("removing the way to other nodes: %w", err)
 		}

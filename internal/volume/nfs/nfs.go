@@ -42,6 +42,8 @@ type Config struct {
 	Host        netns.Handle
 	Underlay    netip.Addr
 	UnderlayMTU func(ctx context.Context) (int, error)
+	// Encrypts: the host makes what has addresses of the encrypted underlay go through WireGuard only (fabric.Fabric.Seal).
+	Encrypts bool
 	// SetPeers holds what a link of the calling thread's network namespace sends to addresses to rates in bytes per second, and what it sends to others to
 	// none. It is harmless to repeat.
 	SetPeers func(link string, rates map[netip.Addr]int64) error
@@ -83,7 +85,7 @@ func (s *Sharer) Describe(context.Context) api.VolumeSharing {
 		const why = "the agent was started without --underlay, the address by which other nodes reach this one"
 		return api.VolumeSharing{ServeProblem: why, ReachProblem: why}
 	}
-	d.Blocks = true
+	d.Blocks, d.Encrypts = true, s.cfg.Encrypts
 	if !hasFileSystem("nfsd") {
 		d.ServeProblem = "its kernel has no NFS server; load the module nfsd"
 	}
@@ -108,18 +110,23 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 	if err != nil {
 		return err
 	}
+	if want.Encrypted && !s.cfg.Encrypts {
+		return errors.New("the site encrypts its underlay, and this node's kernel has no WireGuard: load its module (modprobe wireguard) and restart the agent")
+	}
 	if err := os.MkdirAll(filepath.Join(s.cfg.Dir, want.ClusterUID), 0o711); err != nil {
 		return err
 	}
-	w := s.way(want.ClusterUID)
-	w.mtu, w.userIDs = mtu, want.UserIDs
-	space, err := w.ensure(want.Peers)
+	w := s.wayOf(want, mtu)
+	space, err := w.ensure(want.AllPeers())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = space.Close() }()
+	if want.Encrypted {
+		err = w.checkSeal()
+	}
 	// Each shuts out who is not a client, whatever becomes of the other.
-	return errors.Join(s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
+	return errors.Join(err, s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
 }
 
 // limit bounds what this node sends to its peers.
@@ -132,6 +139,15 @@ func (s *Sharer) limit(space netns.Handle, want volume.Sharing) error {
 		return fmt.Errorf("the limits of I/O of volumes are not in force between nodes: %w", err)
 	}
 	return nil
+}
+
+// wayOf is the way that is wanted, over an underlay of this MTU. What nobody names any more has no user IDs: it is without peers, and a tunnel that is
+// not there is made so that it sends nothing.
+func (s *Sharer) wayOf(want volume.Sharing, mtu int) way {
+	w := s.way(want.ClusterUID)
+	w.kept = want.UserIDs == (api.IDRange{})
+	w.mtu, w.vni, w.sealed = mtu, want.VNI(), want.Encrypted || w.kept
+	return w
 }
 
 func (s *Sharer) way(cluster string) way {

@@ -114,8 +114,7 @@ func TestTheWayBetweenNodesCarriesPeersOnly(t *testing.T) {
 	a, b, stranger := s.node(t), s.node(t), s.node(t)
 	ways := map[string]netns.Handle{}
 	open := func(n node, peers ...netip.Addr) netns.Handle {
-		w := n.way("c")
-		w.mtu, w.userIDs = underlayMTU, nfsdtest.Users
+		w := n.wayOf(volume.Sharing{ClusterUID: "c", UserIDs: nfsdtest.Users}, underlayMTU)
 		if err := os.MkdirAll(filepath.Dir(w.pin), 0o711); err != nil {
 			t.Fatal(err)
 		}
@@ -173,8 +172,7 @@ func TestWhatIsSentToAPeerIsHeldToItsRate(t *testing.T) {
 	s := newSite(t)
 	a, b := s.node(t), s.node(t)
 	open := func(n, peer node) netns.Handle {
-		w := n.way("c")
-		w.mtu, w.userIDs = underlayMTU, nfsdtest.Users
+		w := n.wayOf(volume.Sharing{ClusterUID: "c", UserIDs: nfsdtest.Users}, underlayMTU)
 		if err := os.MkdirAll(filepath.Dir(w.pin), 0o711); err != nil {
 			t.Fatal(err)
 		}
