@@ -178,7 +178,7 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 		-run '$(NETWORK_GUEST_TESTS)' ./internal/fabric/node ./tests/e2e
 
 # Kernels with NFS are in the guest only. Namespaces play the nodes.
-VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan,sch_htb,cls_u32' -p 1 -count=1 -timeout 30m -v
+VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan,wireguard,sch_htb,cls_u32' -p 1 -count=1 -timeout 30m -v
 test-volume-guest: setup build ## serve volumes to other nodes, and keep some in a thin pool of LVM, in an emulated Debian guest whose kernel has an NFS server and device mapper
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs

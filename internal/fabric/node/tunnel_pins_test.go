@@ -298,11 +298,11 @@ func TestAMemberThatIsHeardWhileItIsCutOffIsForgotten(t *testing.T) {
 	}
 	lab.nodes[0].run(t, "bridge fdb replace "+lost.MAC+" dev nmvx3 dst "+lost.Peer.String()+" self dynamic")
 	ops = slices.DeleteFunc(ops, func(op plan.Operation) bool { _, forget := op.(plan.ForgetMember); return forget }) // as if it was heard later
-	_, rest, err := f.carryOut(t.Context(), []fabric.Network{n}, ops)
+	_, rest, err := f.carryOut(t.Context(), wanted{networks: []fabric.Network{n}}, ops)
 	if err != nil || !heard(rest) {
 		t.Fatalf("got %v, %v; want that the member alone is to be forgotten", rest, err)
 	}
-	if _, rest, err = f.carryOut(t.Context(), []fabric.Network{n}, rest); err != nil || len(rest) > 0 {
+	if _, rest, err = f.carryOut(t.Context(), wanted{networks: []fabric.Network{n}}, rest); err != nil || len(rest) > 0 {
 		t.Errorf("got %v, %v; want nothing left to do", rest, err)
 	}
 }
