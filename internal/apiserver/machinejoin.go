@@ -17,6 +17,9 @@ func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
 	for i := range nodes {
 		stored := v.Nodes[i]
 		nodes[i].Offer = situation.Offer(v, stored, s.cfg.Offers)
+		if nodes[i].Agent != nil {
+			nodes[i].Agent.VolumeSharing = situation.Sharing(stored.Agent, s.cfg.Encrypted)
+		}
 		if stored.Machine != nil {
 			nodes[i].Machine = s.joinMachine(stored.Machine, isAdmin(ctx))
 			settlePhase(&nodes[i])

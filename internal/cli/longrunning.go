@@ -69,7 +69,7 @@ func floatingFlags(cmd *cobra.Command, f *config.Floating, pools string) {
 
 // encryptFlag adds the flag of an encrypted underlay.
 func encryptFlag(cmd *cobra.Command, encrypt *bool) {
-	cmd.Flags().BoolVar(encrypt, "encrypt-underlay", false, "encrypt networks between nodes with WireGuard; nodes without it carry no network that needs other nodes; give it to all servers of the site")
+	cmd.Flags().BoolVar(encrypt, "encrypt-underlay", false, "encrypt networks and volumes between nodes with WireGuard; nodes without it carry no network or volume that needs other nodes; give it to all servers of the site")
 }
 
 // checkFloating refuses limits that no node can enforce.

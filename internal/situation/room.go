@@ -72,7 +72,7 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 	rec := api.NodeRecord{Name: n.Name}
 	if n.Agent != nil {
 		rec = *n.Agent
-		rec.VolumeSharing = sharing(n.Agent, r.Encrypted)
+		rec.VolumeSharing = Sharing(n.Agent, r.Encrypted)
 	}
 	o := Offer(view, n, r.Offers)
 	rec.Places = r.places[n.Name]

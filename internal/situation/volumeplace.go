@@ -90,8 +90,8 @@ func Unsealed(record *api.NodeRecord) string {
 	}
 }
 
-// sharing is what placement takes a node for: where the underlay is encrypted, one that can't have volumes cross through WireGuard has the reason.
-func sharing(record *api.NodeRecord, encrypted bool) *api.VolumeSharing {
+// Sharing is what a node can do for volumes that cross: where the underlay is encrypted, one that can't have volumes cross through WireGuard has the reason.
+func Sharing(record *api.NodeRecord, encrypted bool) *api.VolumeSharing {
 	if !encrypted || record.VolumeSharing == nil {
 		return record.VolumeSharing
 	}
@@ -111,7 +111,7 @@ func VolumeReach(view *state.View, encrypted bool, volume, lies, member string) 
 	}
 	why := "its agent reaches no volumes of other nodes"
 	if record := view.Agent(member); record != nil && record.VolumeSharing != nil {
-		why = sharing(record, encrypted).ReachProblem
+		why = Sharing(record, encrypted).ReachProblem
 	}
 	if why == "" {
 		return ""

@@ -17,7 +17,7 @@ func guards() []Mutant {
 		successionGuards,
 		letGoGuards,
 		carryGuards,
-		snapshotGuards, sharingGuards,
+		snapshotGuards, sharingGuards, sealGuards,
 		plannerGuards,
 		lifecycleGuards,
 		admissionGuards,

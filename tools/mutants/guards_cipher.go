@@ -27,8 +27,8 @@ var cipherGuards = []Mutant{
 	{
 		Guard:   "a peer's key is good for its own address only",
 		File:    "internal/fabric/plan/cipher.go",
-		Find:    "netip.PrefixFrom(fabric.Inside(r.Peer), 32)",
-		Replace: "netip.PrefixFrom(fabric.Inside(r.Peer), 4)",
+		Find:    "netip.PrefixFrom(fabric.Inside(peer), 32)",
+		Replace: "netip.PrefixFrom(fabric.Inside(peer), 4)",
 		Test:    "./internal/fabric/plan TestEncryptedTunnelsAreWithinWireGuard",
 	},
 	{
@@ -55,8 +55,8 @@ var cipherGuards = []Mutant{
 	{
 		Guard:   "two nodes never share an address inside",
 		File:    "internal/fabric/encryption.go",
-		Find:    "known && other != r.Peer {",
-		Replace: "known && other == r.Address {",
+		Find:    "known && other != peer {",
+		Replace: "known && other == peer {",
 		Test:    "./internal/fabric/plan TestWhatCannotBeEncryptedIsRefused",
 	},
 	{

@@ -129,13 +129,6 @@ var sharingGuards = []Mutant{
 		Test:    "./internal/situation TestAClusterGoesWhereItsVolumesLie",
 	},
 	{
-		Guard:   "volumes don't cross in clear text at a site that encrypts",
-		File:    "internal/situation/volumeplace.go",
-		Find:    "case encrypted:",
-		Replace: "case false:",
-		Test:    "./internal/situation TestVolumesAreServedByNodesThatCanAndSay",
-	},
-	{
 		Guard:   "an empty directory is never served as a volume",
 		File:    "internal/volume/nfsd/nfsd.go",
 		Find:    "if err == nil && above.Dev == below.Dev {",

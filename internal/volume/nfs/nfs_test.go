@@ -277,7 +277,7 @@ func TestAVolumeCrossesToAnotherNodeUntilItIsShutOut(t *testing.T) {
 	s := newSite(t)
 	server, client, other := s.node(t), s.node(t), s.node(t)
 	disk := server.disk(t, "data", 64)
-	if d := server.Describe(t.Context()); d != (api.VolumeSharing{}) {
+	if d := server.Describe(t.Context()); d != (api.VolumeSharing{Blocks: true}) {
 		t.Fatalf("the node can't carry volumes: %+v", d)
 	}
 	serves := []volume.Share{{UID: "data"}}
