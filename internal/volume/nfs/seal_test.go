@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -45,6 +46,9 @@ func (s *site) onTheWire(t *testing.T, n, peer node, f func()) (packets [][]byte
 			return err
 		}
 		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
+			return err
+		}
 		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: link.Index})
 	}); err != nil {
 		t.Fatal(err)
@@ -103,6 +107,7 @@ const secret = "what members write"
 func tell(t *testing.T, from, to netns.Handle, at netip.Addr) error {
 	t.Helper()
 	var l net.Listener
+	text := strings.Repeat(secret, 20_000) // in packets as large as can be
 	if err := to.Do(func() (err error) {
 		l, err = net.Listen("tcp", netip.AddrPortFrom(at, port).String())
 		return err
@@ -117,24 +122,28 @@ func tell(t *testing.T, from, to netns.Handle, at netip.Addr) error {
 			return
 		}
 		defer conn.Close()
-		text := make([]byte, len(secret))
-		n, _ := conn.Read(text)
-		heard <- string(text[:n])
+		text, _ := io.ReadAll(conn)
+		heard <- string(text)
 	}()
 	if err := from.Do(func() error {
 		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(at, port).String(), 2*time.Second)
 		if err != nil {
 			return err
 		}
-		_, err = conn.Write([]byte(secret))
+		_, err = conn.Write([]byte(text))
 		return errors.Join(err, conn.Close())
 	}); err != nil {
 		return err
 	}
-	if got := <-heard; got != secret {
-		return fmt.Errorf("got %q", got)
+	select {
+	case got := <-heard:
+		if got != text {
+			return fmt.Errorf("%d bytes of %d arrived", len(got), len(text))
+		}
+		return nil
+	case <-time.After(capturePatience):
+		return errors.New("not all arrived")
 	}
-	return nil
 }
 
 // sealedWith is what a node is told of cluster c, with these peers.
@@ -183,6 +192,37 @@ func TestATunnelThatIsToBeSealedSendsNothingWithoutWireGuard(t *testing.T) {
 	}
 }
 
+// The MTU alone does not tell: an underlay may have grown by as much as WireGuard takes.
+func TestATunnelInClearGoesOnceTheUnderlayIsEncrypted(t *testing.T) {
+	n := newSite(t).node(t)
+	n.cfg.Encrypts = true
+	if err := n.Apply(t.Context(), volume.Sharing{ClusterUID: "c", UserIDs: nfsdtest.Users}); err != nil {
+		t.Fatal(err)
+	}
+	n.cfg.UnderlayMTU = func(context.Context) (int, error) { return underlayMTU + api.CipherOverheadBytes, nil }
+	if err := n.Apply(t.Context(), sealedWith()); !errors.Is(err, errNotSealed) {
+		t.Fatal(err)
+	}
+	if got := n.local(t); got != inside([]netip.Addr{n.underlay})[0] {
+		t.Errorf("the tunnel's packets come from %v", got)
+	}
+}
+
+// local is the address from which packets of a node's tunnel come.
+func (n node) local(t *testing.T) (local netip.Addr) {
+	t.Helper()
+	if err := n.spaceOf(t).Do(func() error {
+		link, err := netlink.LinkByName(tunnelName)
+		if err == nil {
+			local, _ = netip.AddrFromSlice(link.(*netlink.Vxlan).SrcAddr.To4())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return local
+}
+
 // tunnel is the index and the MTU of a node's tunnel.
 func (n node) tunnel(t *testing.T) (index, mtu int) {
 	t.Helper()
@@ -224,19 +264,6 @@ func TestATunnelThatNobodyNamesStaysWithoutPeersAndIsNeverMadeInClear(t *testing
 		t.Fatal(err)
 	}
 	index, mtu := a.tunnel(t)
-	local := func() netip.Addr {
-		var local netip.Addr
-		if err := a.spaceOf(t).Do(func() error {
-			link, err := netlink.LinkByName(tunnelName)
-			if err == nil {
-				local, _ = netip.AddrFromSlice(link.(*netlink.Vxlan).SrcAddr.To4())
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return local
-	}
 	unnamed := volume.Sharing{ClusterUID: "c", Reaches: []volume.Remote{{UID: "data"}}}
 	if err := a.Apply(t.Context(), unnamed); err != nil {
 		t.Fatal(err)
@@ -251,7 +278,7 @@ func TestATunnelThatNobodyNamesStaysWithoutPeersAndIsNeverMadeInClear(t *testing
 	if err := a.Apply(t.Context(), unnamed); err != nil {
 		t.Fatal(err)
 	}
-	if got := local(); got != inside([]netip.Addr{a.underlay})[0] {
+	if got := a.local(t); got != inside([]netip.Addr{a.underlay})[0] {
 		t.Errorf("it was made anew from %v", got)
 	}
 }
