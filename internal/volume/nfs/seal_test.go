@@ -70,8 +70,11 @@ func (s *site) onTheWire(t *testing.T, n, peer node, f func()) (packets [][]byte
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 1<<16)
-	for {
+	for deadline := time.Now().Add(capturePatience); ; {
 		size, from, err := unix.Recvfrom(fd, buffer, 0)
+		if err == nil && time.Now().After(deadline) { // others go on sending
+			err = os.ErrDeadlineExceeded
+		}
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
