@@ -20,11 +20,11 @@ type files struct {
 	cfg   Config
 	trees map[uint64]*tree
 
+	// mu is never held while the kernel is asked about a file, which may wait for one tree.
 	mu   sync.Mutex
 	seen map[spot]*file
-	// byUse are all of them but the roots, the latest first; open are those with a descriptor.
-	byUse, open *list.List
-	search      search
+	// byUse are those without a descriptor, of all trees, the latest first.
+	byUse *list.List
 }
 
 // file is one that was seen.
@@ -33,19 +33,19 @@ type file struct {
 	parent uint64 // in the same tree
 	name   string
 	opened *opened // nil: not open
-	// use and held are its elements of byUse and open.
-	use, held *list.Element
+	// place is its element of byUse, or of its tree's open. The root of a tree has none.
+	place *list.Element
 }
 
 // opened is a descriptor (O_PATH) that is closed once nobody uses it.
 type opened struct {
+	tree  *tree
 	fd    int
 	users int
 }
 
 func newFiles(cfg Config) (*files, error) {
-	f := &files{cfg: cfg, trees: map[uint64]*tree{}, seen: map[spot]*file{}, byUse: list.New(), open: list.New()}
-	f.search.init()
+	f := &files{cfg: cfg, trees: map[uint64]*tree{}, seen: map[spot]*file{}, byUse: list.New()}
 	for _, served := range cfg.Trees {
 		t, err := newTree(served)
 		if err == nil && f.trees[t.number] != nil {
@@ -54,8 +54,9 @@ func newFiles(cfg Config) (*files, error) {
 		if err != nil {
 			return nil, fmt.Errorf("serving %s as %s: %w", served.Root.Name(), served.Export, err)
 		}
+		t.mostOpen = max(1, cfg.MostOpen/len(cfg.Trees))
 		f.trees[t.number] = t
-		f.seen[t.root.spot] = &file{handle: t.root, opened: &opened{fd: t.fd, users: 1}}
+		f.seen[t.root.spot] = &file{handle: t.root, opened: &opened{tree: t, fd: t.fd, users: 1}}
 	}
 	return f, nil
 }
@@ -138,23 +139,37 @@ func (f *files) pin(h handle) *opened {
 
 func (f *files) unpin(o *opened) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.release(o)
+	f.mu.Unlock()
+	f.tidy(o.tree)
 }
 
+// release lets go of a descriptor. Whoever calls it calls tidy once mu is free.
 func (f *files) release(o *opened) {
 	if o.users--; o.users == 0 {
-		_ = unix.Close(o.fd)
+		o.tree.closing = append(o.tree.closing, o.fd)
+	}
+}
+
+// tidy closes what nobody uses of a tree. It may wait for the tree, as the kernel may give the last use of a file back to the tree's node.
+func (f *files) tidy(t *tree) {
+	f.mu.Lock()
+	closing := t.closing
+	t.closing = nil
+	f.mu.Unlock()
+	for _, fd := range closing {
+		_ = unix.Close(fd)
 	}
 }
 
 // used moves a file to the front.
 func (f *files) used(n *file) {
-	if n.use != nil {
-		f.byUse.MoveToFront(n.use)
-	}
-	if n.held != nil {
-		f.open.MoveToFront(n.held)
+	switch {
+	case n.place == nil:
+	case n.opened != nil:
+		n.opened.tree.open.MoveToFront(n.place)
+	default:
+		f.byUse.MoveToFront(n.place)
 	}
 }
 
@@ -224,32 +239,37 @@ func (t *tree) openAt(dir int, name string) (fd int, stat unix.Statx_t, err erro
 
 // keep remembers a file with its descriptor, which it takes, and returns it for use. Of two descriptors of one file the first stays.
 func (f *files) keep(h handle, parent uint64, name string, fd int) *opened {
+	t := f.trees[h.tree]
+	defer f.tidy(t)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.note(h, parent, name)
 	if n.opened != nil {
-		_ = unix.Close(fd)
+		t.closing = append(t.closing, fd)
 		n.opened.users++
 		return n.opened
 	}
-	n.opened = &opened{fd: fd, users: 2} // the list's and the caller's
-	n.held = f.open.PushFront(n)
-	for f.open.Len() > f.cfg.MostOpen {
-		f.letGo(f.open.Back().Value.(*file))
+	f.byUse.Remove(n.place)
+	n.opened = &opened{tree: t, fd: fd, users: 2} // the list's and the caller's
+	n.place = t.open.PushFront(n)
+	for t.open.Len() > t.mostOpen {
+		f.letGo(t.open.Back().Value.(*file))
 	}
 	return n.opened
 }
 
 // remember notes where a file is.
 func (f *files) remember(h handle, parent uint64, name string) {
+	defer f.tidy(f.trees[h.tree])
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.note(h, parent, name)
 }
 
 func (f *files) note(h handle, parent uint64, name string) *file {
-	f.search.found(h)
-	root := h == f.trees[h.tree].root
+	t := f.trees[h.tree]
+	t.search.found(h)
+	root := h.spot == t.root.spot
 	n := f.seen[h.spot]
 	if n != nil && n.handle != h && !root { // the number was given again
 		f.drop(n)
@@ -258,40 +278,50 @@ func (f *files) note(h handle, parent uint64, name string) *file {
 	if n == nil {
 		n = &file{handle: h}
 		f.seen[h.spot] = n
-		n.use = f.byUse.PushFront(n)
+		f.know(n)
 	}
 	if !root {
 		n.parent, n.name = parent, name
 	}
 	f.used(n)
+	return n
+}
+
+// know has a file among those without a descriptor. Those used least are forgotten, of whichever tree.
+func (f *files) know(n *file) {
+	n.place = f.byUse.PushFront(n)
 	for f.byUse.Len() > f.cfg.MostFiles {
 		f.drop(f.byUse.Back().Value.(*file))
 	}
-	return n
 }
 
 // forget drops what is known of a file.
 func (f *files) forget(at spot) {
+	defer f.tidy(f.trees[at.tree])
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if n := f.seen[at]; n != nil && n.use != nil {
+	if n := f.seen[at]; n != nil && n.place != nil {
 		f.drop(n)
 	}
 }
 
 func (f *files) drop(n *file) {
-	f.letGo(n)
-	f.byUse.Remove(n.use)
+	if n.opened != nil {
+		n.opened.tree.open.Remove(n.place)
+		f.release(n.opened)
+	} else {
+		f.byUse.Remove(n.place)
+	}
+	n.opened, n.place = nil, nil
 	delete(f.seen, n.spot)
 }
 
+// letGo lets go of a file's descriptor. Where it is stays known.
 func (f *files) letGo(n *file) {
-	if n.opened == nil {
-		return
-	}
-	f.open.Remove(n.held)
+	n.opened.tree.open.Remove(n.place)
 	f.release(n.opened)
-	n.opened, n.held = nil, nil
+	n.opened = nil
+	f.know(n)
 }
 
 // maxName and maxPath are Linux's (limits.h).

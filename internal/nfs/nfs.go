@@ -13,7 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,9 +24,11 @@ type Config struct {
 	Trees []Tree
 	// Descriptors is a directory in which this process's file descriptors appear by their numbers: /proc/self/fd, or where that is mounted.
 	Descriptors string
-	// Workers is how many calls are served at a time; 0: DefaultWorkers.
+	// Workers is how many calls of one tree are served at a time; 0: DefaultWorkers, or fewer where there are many trees (MostWorkers).
 	Workers int
-	// MostFiles bounds the files whose places are remembered, and MostOpen those that are kept open, of all trees; 0: 100,000 and 4,096.
+	// Patience is how long a call waits for a worker of a tree that finishes nothing; 0: DefaultPatience.
+	Patience time.Duration
+	// MostFiles bounds the files whose places are remembered, and MostOpen those that are kept open besides, of all trees; 0: 100,000 and 4,096.
 	MostFiles, MostOpen int
 }
 
@@ -39,8 +41,12 @@ type Tree struct {
 	Root *os.File
 }
 
-// DefaultWorkers serve a few processes of a guest at a time, and keep no more than that many calls in memory.
-const DefaultWorkers = 8
+// DefaultWorkers serve a few processes of a guest at a time, and keep no more than that many calls in memory. MostWorkers are those of all trees: with a
+// call and a reply of MaxRecord bytes each they hold 14 MiB. So three trees have eight each, and nine trees have three.
+const (
+	DefaultWorkers = 8
+	MostWorkers    = 27
+)
 
 // MaxRecord is the longest call that is accepted and the longest reply, in bytes: MaxIO bytes of a file and what goes with them.
 const MaxRecord = MaxIO + 4096
@@ -55,18 +61,18 @@ type Server struct {
 	replies *replies
 	// verifier changes with each server, by which clients see that unsynced writes may be lost (RFC 1813, section 3.3.7).
 	verifier [8]byte
-	jobs     chan job
-}
-
-type job struct {
-	call  []byte
-	reply func([]byte)
+	// lanes are those of the trees, and none is that of calls which touch no tree.
+	lanes map[*tree]*lane
+	none  *lane
 }
 
 // New makes a server.
 func New(cfg Config) (*Server, error) {
 	if cfg.Workers == 0 {
-		cfg.Workers = DefaultWorkers
+		cfg.Workers = max(1, min(DefaultWorkers, MostWorkers/max(1, len(cfg.Trees))))
+	}
+	if cfg.Patience == 0 {
+		cfg.Patience = DefaultPatience
 	}
 	if cfg.MostFiles == 0 {
 		cfg.MostFiles = 100_000
@@ -78,7 +84,10 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, files: files, replies: newReplies(), jobs: make(chan job)}
+	s := &Server{cfg: cfg, files: files, replies: newReplies(), lanes: map[*tree]*lane{}, none: newLane(cfg.Patience)}
+	for _, t := range files.trees {
+		s.lanes[t] = newLane(cfg.Patience)
+	}
 	if _, err := rand.Read(s.verifier[:]); err != nil {
 		return nil, err
 	}
@@ -87,35 +96,29 @@ func New(cfg Config) (*Server, error) {
 
 // Run serves calls until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	for range s.cfg.Workers {
-		go s.work(ctx)
+	go s.none.work(ctx)
+	for _, l := range s.lanes {
+		for range s.cfg.Workers {
+			go l.work(ctx)
+		}
 	}
 	<-ctx.Done()
 }
 
-// Serve takes one call, without its record mark, and has it served; it waits until a worker has taken it. reply gets the answer; it is nil where the
-// call is no call at all, which is not answered.
-func (s *Server) Serve(ctx context.Context, call []byte, reply func([]byte)) error {
-	select {
-	case s.jobs <- job{call, reply}:
+// Serve takes one call, without its record mark, and has it served; it waits until a worker of its tree has taken it, but not for a tree that does not
+// answer (lane). reply gets the answer; it is nil where the call is no call at all, which is not answered. A call that is sent again while it is under
+// way is answered by the latest reply alone.
+func (s *Server) Serve(ctx context.Context, data []byte, reply func([]byte)) error {
+	c, ok := s.parse(data)
+	if !ok {
+		reply(nil)
 		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
-}
-
-// work serves calls on a thread of its own, whose IDs are the caller's of each. The thread ends with it.
-func (s *Server) work(ctx context.Context) {
-	runtime.LockOSThread()
-	t := &thread{}
-	for {
-		select {
-		case j := <-s.jobs:
-			j.reply(s.answer(t, j.call))
-		case <-ctx.Done():
-			return
-		}
+	l := s.none
+	if t := c.about(); t != nil {
+		l = s.lanes[t]
 	}
+	return l.take(ctx, &job{data: data, call: c, reply: reply})
 }
 
 // status is nfsstat3 (RFC 1813, section 2.6).
@@ -199,6 +202,7 @@ const (
 const (
 	homeHandleBytes = 4 + 8 + 8
 	handleBytes     = 4 + 8 + 8 + 8
+	maxHandle       = 64 // the protocol's
 )
 
 func (h handle) bytes() []byte {

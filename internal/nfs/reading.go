@@ -8,11 +8,12 @@ import (
 
 // file opens the file that the next argument is the handle of. All files of a call are of one tree.
 func (c *call) file() (fd int, done func(), err error) {
-	h, ok := parseHandle(c.args.opaque(64))
-	if !ok {
-		return 0, nil, statusBadHandle
-	}
+	h, ok := parseHandle(c.args.opaque(maxHandle))
 	switch {
+	case c.refused != nil:
+		return 0, nil, c.refused
+	case !ok:
+		return 0, nil, statusBadHandle
 	case c.tree == nil:
 		c.tree, c.out.tree = c.files.trees[h.tree], h.tree
 	case c.tree.number != h.tree:

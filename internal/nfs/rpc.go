@@ -24,54 +24,80 @@ const (
 // call is one call that is being served.
 type call struct {
 	*Server
+	header
 	thread *thread
 	who    credentials
 	args   reader
 	out    writer
 	// tree is that of the files that the call names, nil before the first.
 	tree *tree
+	// refused: the call touches no file, and gets this error.
+	refused error
 }
 
-// answer serves a call and returns the reply, nil where there is none to be given.
-func (s *Server) answer(t *thread, data []byte) []byte {
-	c := &call{Server: s, thread: t, args: reader{data: data}}
-	xid, kind := c.args.u32(), c.args.u32()
-	if c.args.short || kind != rpcCall {
+// header is what a call begins with.
+type header struct {
+	xid, version, program, programVersion, procedure, flavor uint32
+
+	body []byte // of the credentials
+}
+
+// parse reads a call up to its arguments; ok is false for what is none.
+func (s *Server) parse(data []byte) (c *call, ok bool) {
+	c = &call{Server: s, args: reader{data: data}}
+	r := &c.args
+	xid, kind := r.u32(), r.u32()
+	c.header = header{xid: xid, version: r.u32(), program: r.u32(), programVersion: r.u32(), procedure: r.u32(), flavor: r.u32(), body: r.opaque(maxAuthBytes)}
+	r.u32() // the verifier, which AUTH_SYS does not use
+	r.opaque(maxAuthBytes)
+	return c, !r.short && kind == rpcCall
+}
+
+// about returns the tree of the first file that a call names, nil where it touches none. No call touches files of two trees (file).
+func (c *call) about() *tree {
+	if c.program != programNFS || c.programVersion != version3 || c.procedure == 0 {
 		return nil
 	}
-	version, program, programVersion, procedure := c.args.u32(), c.args.u32(), c.args.u32(), c.args.u32()
-	flavor, body := c.args.u32(), c.args.opaque(maxAuthBytes)
-	c.args.u32() // the verifier, which AUTH_SYS does not use
-	c.args.opaque(maxAuthBytes)
-	if c.args.short {
-		return nil
-	}
-	c.out.u32(xid)
+	args := c.args // which stay where they are
+	h, _ := parseHandle(args.opaque(maxHandle))
+	return c.files.trees[h.tree]
+}
+
+// answer serves a call, data, and returns the reply, nil where there is none to be given.
+func (c *call) answer(t *thread, data []byte) []byte {
+	c.thread = t
+	c.out.u32(c.xid)
 	c.out.u32(rpcReply)
-	if version != rpcVersion {
+	if c.version != rpcVersion {
 		return c.deny(denyMismatch, rpcVersion, rpcVersion)
 	}
-	procedures, ok := programs[program]
+	procedures, ok := programs[c.program]
 	switch {
 	case !ok:
 		return c.accept(acceptNoProgram)
-	case programVersion != version3:
+	case c.programVersion != version3:
 		return c.accept(acceptMismatch, version3, version3)
-	case procedure >= uint32(len(procedures)):
+	case c.procedure >= uint32(len(procedures)):
 		return c.accept(acceptNoProcedure)
-	case procedure == 0: // NULL takes any caller
+	case c.procedure == 0: // NULL takes any caller
 		return c.accept(acceptSuccess)
 	}
-	if who, ok := parseCredentials(flavor, body); !ok || t.become(who) != nil {
+	if who, ok := parseCredentials(c.flavor, c.body); !ok || c.refused == nil && t.become(who) != nil {
 		return c.deny(denyAuth, authBadCredentials)
 	} else {
 		c.who = who
 	}
-	p := procedures[procedure]
-	if !p.once {
+	p := procedures[c.procedure]
+	if !p.once || c.refused != nil {
 		return c.perform(p)
 	}
-	return s.replies.of(data, func() []byte { return c.perform(p) })
+	return c.replies.of(data, func() []byte { return c.perform(p) })
+}
+
+// refusal is the reply to a call that is not served now, and is to come again. It touches no file, and is not kept.
+func (c *call) refusal() []byte {
+	c.refused = statusLater
+	return c.answer(nil, nil)
 }
 
 // perform does what is called.

@@ -10,9 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// search is what is known of looking through the tree for files by their numbers.
+// search is what is known of looking through a tree for files by their numbers.
 type search struct {
 	running sync.Mutex // held while somebody looks
+
+	// What follows is guarded by files.mu.
+
 	// absent are files that were looked for and not found. Files that come to be are taken off; the map is emptied when it is full.
 	absent map[handle]bool
 	// next is when it may be looked again in vain.
@@ -25,7 +28,8 @@ const mostAbsent = 4096
 // mostDirs bounds how many directories are known and not yet looked at.
 const mostDirs = 1 << 20
 
-// restFactor is how much longer than a search in vain nobody searches after it: a guest that asks for what is not there costs a tenth of a processor.
+// restFactor is how much longer than a search in vain took of a processor nobody searches the tree after it: a guest that asks for what is not there
+// costs a tenth of a processor. For how long the tree did not answer does not count.
 const restFactor = 9
 
 func (s *search) init() { s.absent = map[handle]bool{} }
@@ -36,14 +40,15 @@ func (s *search) found(h handle) { delete(s.absent, h) }
 // look goes through the tree until it has come upon a file, and remembers what it sees on the way. It returns statusStale when there is no such
 // file, and statusLater when it is too soon after a search in vain.
 func (f *files) look(h handle) error {
-	f.search.running.Lock()
-	defer f.search.running.Unlock()
+	search := &f.trees[h.tree].search
+	search.running.Lock()
+	defer search.running.Unlock()
 	if o, err := f.openSeen(h, deepest); err == nil { // somebody else has come upon it meanwhile
 		f.unpin(o)
 		return nil
 	}
 	f.mu.Lock()
-	absent, tooSoon := f.search.absent[h], time.Now().Before(f.search.next)
+	absent, tooSoon := search.absent[h], time.Now().Before(search.next)
 	f.mu.Unlock()
 	switch {
 	case absent:
@@ -51,7 +56,7 @@ func (f *files) look(h handle) error {
 	case tooSoon:
 		return statusLater
 	}
-	begun := time.Now()
+	begun := threadTime()
 	// Twice: a directory that somebody moves meanwhile may be missed once.
 	for range 2 {
 		found, err := f.walk(h)
@@ -64,12 +69,19 @@ func (f *files) look(h handle) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.search.absent) >= mostAbsent {
-		clear(f.search.absent)
+	if len(search.absent) >= mostAbsent {
+		clear(search.absent)
 	}
-	f.search.absent[h] = true
-	f.search.next = time.Now().Add(restFactor * time.Since(begun))
+	search.absent[h] = true
+	search.next = time.Now().Add(restFactor * (threadTime() - begun))
 	return statusStale
+}
+
+// threadTime is how long the calling thread has had a processor.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // which a thread always has
+	return time.Duration(t.Nano())
 }
 
 // walk looks through all directories of a file's tree, those near the root first. The root is remembered for good, so a directory that is forgotten while its turn has

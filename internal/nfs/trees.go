@@ -1,6 +1,7 @@
 package nfs
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -24,6 +25,15 @@ type tree struct {
 	// device is the file system's: there is one, as numbers of files mean nothing in another.
 	device uint64
 	fd     int
+	search search
+
+	// What follows is guarded by files.mu.
+
+	// open are the files of the tree that have a descriptor, the latest first, and mostOpen how many may have one.
+	open     *list.List
+	mostOpen int
+	// closing are descriptors that nobody uses. Only the tree's own threads close them (files.tidy): that may wait for the tree.
+	closing []int
 }
 
 // treeNumber is what an export is called in handles.
@@ -39,9 +49,11 @@ func newTree(served Tree) (*tree, error) {
 	if !path.IsAbs(served.Export) || path.Clean(served.Export) != served.Export {
 		return nil, errors.New("an export is a clean absolute path")
 	}
-	t := &tree{number: treeNumber(served.Export), fd: int(served.Root.Fd())}
-	stat, err := statOf(t.fd)
-	if err != nil {
+	t := &tree{number: treeNumber(served.Export), fd: int(served.Root.Fd()), open: list.New()}
+	t.search.init()
+	// Of what the kernel remembers: the tree may be one that does not answer, and what is asked of it never changes.
+	var stat unix.Statx_t
+	if err := unix.Statx(t.fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, statMask, &stat); err != nil {
 		return nil, err
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
