@@ -3,7 +3,8 @@
 //
 // It lives in namespaces of its own: user IDs are the cluster's, as in containers, the only files are those that it serves, and there is no network. It
 // keeps the capabilities over these files and no others. It must be given everything by descriptors, and knows no paths of the host. Its maker may go: it
-// goes on, and ends when it is killed. Start with Hold; package driver/vm starts it.
+// goes on, and ends by SIGTERM, upon which it first lets go of its guest: where a tree does not answer, the kernel may keep the process, and with it all
+// that it has open. Start with Hold; package driver/vm starts it.
 package homeserver
 
 import (
@@ -12,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -34,6 +36,8 @@ const (
 	FileOrders = 0
 	// FileAnswers is written to: Ready, or what went wrong.
 	FileAnswers = 1
+	// fileNull is /dev/null.
+	fileNull = 2
 	// FileProgram is the program itself, FileSocket the Unix socket that QEMU connects to, and FileTrees the first tree, mounted nowhere. The others
 	// follow in the order of their arguments.
 	FileProgram, FileSocket, FileTrees = 3, 4, 5
@@ -235,18 +239,27 @@ func serve(exports []string) error {
 	if n, err := unix.Read(FileOrders, order); err != nil || string(order[:n]) != Go {
 		return errors.New("its maker has died")
 	}
-	_, _ = unix.Close(FileOrders), unix.Close(FileAnswers)
+	// Their numbers stay taken: what is written to them later must not reach a file of a guest.
+	if err := errors.Join(unix.Dup3(fileNull, FileOrders, unix.O_CLOEXEC), unix.Dup3(fileNull, FileAnswers, unix.O_CLOEXEC)); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, func() { _ = listener.Close() })
 	go server.Run(context.Background())
 	return accept(listener, server)
 }
 
-// accept serves one connection at a time, the latest: a QEMU that connects anew has lost the one before.
+// accept serves one connection at a time, the latest: a QEMU that connects anew has lost the one before. When it can't go on, that one is closed.
 func accept(listener net.Listener, server homelink.Handler) error {
-	end, ended := func() {}, make(chan struct{})
+	end, ended, cut := func() {}, make(chan struct{}), func() {}
 	close(ended)
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
+			cut()
+			end()
+			<-ended
 			return fmt.Errorf("accepting: %w", err)
 		}
 		end()
@@ -254,6 +267,11 @@ func accept(listener net.Listener, server homelink.Handler) error {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan struct{})
 		end, ended = cancel, done
+		cut = func() { // at once, whoever writes to it at the moment
+			if c, ok := conn.(*net.UnixConn); ok {
+				_, _ = c.CloseRead(), c.CloseWrite()
+			}
+		}
 		go func() {
 			defer close(done)
 			_ = homelink.Serve(ctx, conn, nfs.MaxRecord, server) // its end is the guest's affair

@@ -87,7 +87,7 @@ func status(t *testing.T, reply []byte) uint32 {
 }
 
 func TestATreeThatDoesNotAnswerStopsNoOther(t *testing.T) {
-	h := serveHanging(t, time.Millisecond)
+	h := serveHanging(t, nfs.DefaultPatience)
 	_, hung := h.hang(t)
 	for procedure, args := range map[uint32]nfstest.Args{
 		nfstest.GetAttr: nfstest.Args{}.Bytes(h.root), nfstest.Lookup: at(h.root, "file"), nfstest.Read: nfstest.Args{}.Bytes(h.file).U64(0).U32(10),
@@ -136,7 +136,7 @@ func TestATreeThatDoesNotAnswerStopsNoOther(t *testing.T) {
 
 // TestACallThatIsUnderWayIsNeitherRefusedNorServedTwice: its client would take a refusal for the end of what goes on.
 func TestACallThatIsUnderWayIsNeitherRefusedNorServedTwice(t *testing.T) {
-	h := serveHanging(t, time.Millisecond)
+	h := serveHanging(t, time.Hour)
 	h.disk.Silence()
 	call := h.home.Call(nfstest.NFS, nfstest.GetAttr, nfstest.Args{}.Bytes(h.file))
 	first := h.send(t, call)
@@ -166,7 +166,7 @@ func TestAServerBeginsWithATreeThatDoesNotAnswer(t *testing.T) {
 	disk := patiencetest.Mount(t)
 	tree := openTree(t, disk.Dir, false)
 	disk.Silence()
-	c := serve(t, home(t), nfs.Config{Trees: []nfs.Tree{{Export: "/volumes/far", Root: tree}}, Patience: time.Millisecond})(1000)
+	c := serve(t, home(t), nfs.Config{Trees: []nfs.Tree{{Export: "/volumes/far", Root: tree}}})(1000)
 	c.create(c.root, "f", 0o644)
 	if _, err := c.Root("/volumes/far"); err != nil {
 		t.Error(err)

@@ -101,7 +101,7 @@ func (a *arrival) load(ctx context.Context, feed func(io.Writer) error, commit f
 	if err := d.confine(&a.m.Assignment); err != nil {
 		return err
 	}
-	if err := d.keepHome(a.m); err != nil {
+	if err := d.keepHome(ctx, a.m); err != nil {
 		return err
 	}
 	in, err := d.receive(ctx, a.host, id, text, int(a.m.Assignment.UserIDs.First))

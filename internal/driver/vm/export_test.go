@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 
@@ -16,11 +17,16 @@ func (d *Driver) ServeHome(m driver.Member) (string, error) {
 	if err := d.confine(&m.Assignment); err != nil {
 		return "", err
 	}
-	return filepath.Join(dir, fileHome), d.keepHome(m)
+	return filepath.Join(dir, fileHome), d.keepHome(context.Background(), m)
 }
 
-// EndHome ends that.
-var EndHome = (*Driver).endHome
+// EndHome ends that, and ReplaceHome has another server do it. FindHome is what Observe does.
+var (
+	EndHome     = (*Driver).endHome
+	ReplaceHome = (*Driver).replaceHome
+	FindHome    = (*Driver).findHome
+	KeepHome    = (*Driver).keepHome
+)
 
 // OverlaySize reads the size of the disk in a private disk's file.
 var OverlaySize = overlaySize

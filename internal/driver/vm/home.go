@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/homeserver"
 	"github.com/nearmetal/nearmetal/internal/nfs"
+	"github.com/nearmetal/nearmetal/internal/patience"
 )
 
 // A member's home and its volumes are served to its guest by a process of its own (package homeserver), to which QEMU connects. It is found again by its file, as
@@ -36,13 +38,13 @@ type homeKeeper struct {
 const restartWait = time.Second
 
 // keepHome has a member's home served from now on, until endHome or Close. It returns once it is.
-func (d *Driver) keepHome(m driver.Member) error {
+func (d *Driver) keepHome(ctx context.Context, m driver.Member) error {
 	id := m.Assignment.ID
 	k, life, err := d.newKeeper(id)
 	if k == nil {
 		return err
 	}
-	pid, err := d.serveHome(m)
+	pid, err := d.serveHome(ctx, m)
 	if err != nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -57,6 +59,22 @@ func (d *Driver) keepHome(m driver.Member) error {
 		d.watchHome(life, m, pid)
 	}()
 	return nil
+}
+
+// findHome is keepHome for a member whose home is likely served. It waits for nothing: where its server has to be started anew, that is tried until it
+// is, however long a directory of the member does not answer.
+func (d *Driver) findHome(m driver.Member) error {
+	id := m.Assignment.ID
+	k, life, err := d.newKeeper(id)
+	if k == nil {
+		return err
+	}
+	pid, err := d.homePID(id)
+	go func() {
+		defer close(k.ended)
+		d.watchHome(life, m, pid)
+	}()
+	return err
 }
 
 // replaceHome has a member's home served by another process, as m says. Nobody else begins to serve it meanwhile.
@@ -75,9 +93,13 @@ func (d *Driver) replaceHome(ctx context.Context, m driver.Member) error {
 	d.homes[id] = k
 	d.mu.Unlock()
 	err := d.endServer(ctx, id, before)
+	if errors.Is(err, errKept) { // it will never do anything again, and has let go of QEMU
+		d.log.WarnContext(ctx, "the server of a member's home was killed, and the kernel keeps it until a directory of the member answers", "member", id)
+		err = os.Remove(d.path(id, fileServer))
+	}
 	pid := 0
 	if err == nil {
-		pid, err = d.serveHome(m)
+		pid, err = d.serveHome(ctx, m)
 	}
 	go func() { // which tries again where that failed: a guest without its files stands still
 		defer close(k.ended)
@@ -113,7 +135,10 @@ func (d *Driver) watchHome(ctx context.Context, m driver.Member, pid int) {
 			return
 		}
 		var err error
-		if pid, err = d.serveHome(m); err != nil {
+		if pid, err = d.serveHome(ctx, m); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
 			d.log.ErrorContext(ctx, "the home of a member is not served; trying again", "member", m.Assignment.ID, "error", err)
 			pid = 0
 			select {
@@ -135,7 +160,17 @@ func (d *Driver) endHome(ctx context.Context, id string) error {
 	return d.endServer(ctx, id, k)
 }
 
-// endServer ends the server of a member's home, and what keeps it running; nil: nothing does.
+// What a server of a home has for its end: first to let go of QEMU, and then, killed, in the kernel.
+const (
+	letGoWait = time.Second
+	killWait  = 5 * time.Second
+)
+
+// errKept: a process was killed, and is in the kernel until a file system answers that it has written to.
+var errKept = errors.New("it was killed, and waits for a directory of its member that does not answer; see whether the node that has it is up")
+
+// endServer ends the server of a member's home, and what keeps it running; nil: nothing does. Where the kernel keeps the process, that is errKept: it
+// does nothing more by itself, and has let go of QEMU before.
 func (d *Driver) endServer(ctx context.Context, id string, k *homeKeeper) error {
 	if k != nil {
 		k.end()
@@ -145,13 +180,24 @@ func (d *Driver) endServer(ctx context.Context, id string, k *homeKeeper) error 
 	if err != nil || pid == 0 {
 		return err
 	}
-	if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return err
+	for _, end := range []struct {
+		by   unix.Signal
+		wait time.Duration
+	}{{unix.SIGTERM, letGoWait}, {unix.SIGKILL, killWait}} {
+		if err := unix.Kill(pid, end.by); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+		waiting, stop := context.WithTimeout(ctx, end.wait)
+		err = waitProcess(waiting, pid)
+		stop()
+		if err == nil {
+			return nil
+		}
 	}
-	if err := waitProcess(ctx, pid); err != nil {
-		return fmt.Errorf("the server of its home does not end: %w", err)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = errKept
 	}
-	return nil
+	return fmt.Errorf("the server of its home does not end: %w", err)
 }
 
 // homePID is the process of the server of a member's home, 0 when there is none.
@@ -204,7 +250,7 @@ func exportsOf(m driver.Member) []string {
 }
 
 // serveHome starts the server of a member's home unless there is one, and returns its process.
-func (d *Driver) serveHome(m driver.Member) (int, error) {
+func (d *Driver) serveHome(ctx context.Context, m driver.Member) (int, error) {
 	id := m.Assignment.ID
 	if pid, err := d.homePID(id); err != nil || pid != 0 {
 		return pid, err
@@ -214,7 +260,7 @@ func (d *Driver) serveHome(m driver.Member) (int, error) {
 		return 0, err
 	}
 	defer func() { _ = socket.Close() }()
-	all, closeTrees, err := openServed(m)
+	all, closeTrees, err := d.openServed(ctx, m)
 	if err != nil {
 		return 0, err
 	}
@@ -231,7 +277,12 @@ func (d *Driver) serveHome(m driver.Member) (int, error) {
 	defer func() { _ = answers.Close() }()
 	defer func() { _ = orders.Close() }() // without an order before, that ends it
 	said := make([]byte, mostSaid)
-	if n, _ := answers.Read(said); string(said[:n]) != homeserver.Ready {
+	n, err := readUntil(ctx, answers, said)
+	if err != nil {
+		_ = unix.Kill(pid, unix.SIGKILL) // which it is anyway without an order, if it still hears
+		return 0, fmt.Errorf("it did not become ready: %w", err)
+	}
+	if string(said[:n]) != homeserver.Ready {
 		return 0, fmt.Errorf("it did not become ready: %s", strings.ToValidUTF8(string(said[:n]), "?"))
 	}
 	groups, err := d.groups()
@@ -248,6 +299,19 @@ func (d *Driver) serveHome(m driver.Member) (int, error) {
 	failpoint.Hit("vm.after-home")
 	_, err = orders.WriteString(homeserver.Go)
 	return pid, err
+}
+
+// readUntil reads what a server says, for as long as it may take to be ready. Its end is no error.
+func readUntil(ctx context.Context, from *os.File, said []byte) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience.Limit)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = from.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	n, err := from.Read(said)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return n, err
 }
 
 // listenHome makes the socket that QEMU connects to, as the cluster's user.
@@ -286,25 +350,28 @@ type servedTree struct {
 }
 
 // openServed opens what a member's guest is served: its home, and its volumes, whose exports are their paths in the guest.
-func openServed(m driver.Member) (all []servedTree, closeAll func(), err error) {
+func (d *Driver) openServed(ctx context.Context, m driver.Member) (all []servedTree, closeAll func(), err error) {
 	closeAll = func() {
 		for _, t := range all {
 			_ = t.file.Close()
 		}
 	}
-	open := func(export, source string, readOnly bool) {
-		file, openErr := openTree(source, readOnly)
+	open := func(what, export, source string, readOnly bool) {
+		if errors.Is(err, patience.ErrSilent) {
+			return // no more time is spent
+		}
+		file, openErr := patience.Ask(ctx, &d.questions, source, func() (*os.File, error) { return openTree(source, readOnly) }, func(f *os.File) { _ = f.Close() })
 		if openErr != nil {
-			err = errors.Join(err, fmt.Errorf("what it has at %s: %w", export, openErr))
+			err = errors.Join(err, fmt.Errorf("%s: %w", what, openErr))
 			return
 		}
 		all = append(all, servedTree{export, file})
 	}
 	if m.HomeDir != "" {
-		open(nfs.Home, m.HomeDir, false)
+		open("its home", nfs.Home, m.HomeDir, false)
 	}
 	for _, v := range m.Mounts {
-		open(v.Path, v.Source, v.ReadOnly)
+		open("the volume at "+v.Path, v.Path, v.Source, v.ReadOnly)
 	}
 	if err != nil {
 		closeAll()

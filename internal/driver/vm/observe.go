@@ -110,7 +110,7 @@ func (d *Driver) Observe(ctx context.Context) ([]driver.Observation, error) {
 		}
 		d.readConsole(id, seen)
 		if seen.alive() && !d.isForeign(id) {
-			if err := d.keepHome(*seen.member); err != nil {
+			if err := d.findHome(*seen.member); err != nil {
 				d.log.WarnContext(ctx, "the home of a member is not served", "member", id, "error", err)
 			}
 		}

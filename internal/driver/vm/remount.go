@@ -57,7 +57,7 @@ func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 		}
 	}
 	r.Member.Mounts = slices.Concat(leaving, m.Mounts)
-	_, closeTrees, err := openServed(r.Member) // before anything is changed: what can't be opened leaves the guest what it has
+	_, closeTrees, err := d.openServed(ctx, r.Member) // before anything is changed: what can't be opened leaves the guest what it has
 	if err != nil {
 		return err
 	}

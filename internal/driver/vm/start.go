@@ -258,7 +258,7 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	if err := d.confine(&m.Assignment); err != nil {
 		return err
 	}
-	if err := d.keepHome(m); err != nil {
+	if err := d.keepHome(ctx, m); err != nil {
 		return err
 	}
 	creating, created := tracing.Stage(ctx, "create")

@@ -24,6 +24,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/patience"
 	"github.com/nearmetal/nearmetal/internal/serialconsole"
 )
 
@@ -73,7 +74,9 @@ type Driver struct {
 	consoles map[string]*serialconsole.Console
 	// homes are the members whose home's server is kept running.
 	homes map[string]*homeKeeper
-	doors doors
+	// questions are those about what members have, which may not answer.
+	questions patience.Questions
+	doors     doors
 	// boots is held while an initial RAM disk is made; agents is the digest of the agents' binaries, "" until it was needed.
 	boots  sync.Mutex
 	agents string

@@ -128,7 +128,7 @@ func (d *Disk) Await(n int) {
 
 // Numbers of requests.
 const (
-	lookup, forget, getattr, open, read, statfs, release, initialize, openDir, releaseDir, interrupt, batchForget = 1, 2, 3, 14, 15, 17, 18, 26, 27, 29, 36, 42
+	lookup, forget, getattr, open, read, statfs, release, initialize, openDir, readDir, releaseDir, interrupt, batchForget = 1, 2, 3, 14, 15, 17, 18, 26, 27, 28, 29, 36, 42
 )
 
 func (d *Disk) serve() {
@@ -205,6 +205,10 @@ func (d *Disk) answer(r request) {
 		offset, size := binary.NativeEndian.Uint64(r.body[8:]), binary.NativeEndian.Uint32(r.body[16:])
 		rest := Content[min(offset, uint64(len(Content))):]
 		out = words(rest[:min(int(size), len(rest))])
+	case readDir:
+		if binary.NativeEndian.Uint64(r.body[8:]) == 0 {
+			out = append(out.u64(fileNode, 1).u32(4, unix.DT_REG), "file\x00\x00\x00\x00"...)
+		}
 	case statfs:
 		out = out.u64(make([]uint64, 10)...)
 	case release, releaseDir:
