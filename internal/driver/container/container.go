@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/patience"
 )
 
 // MemberPath is where a member finds its first process, the member agent's binary. It is not in /run/nearmetal: a mount point
@@ -64,6 +65,8 @@ type Driver struct {
 	images   images
 	// sandboxes is held while a sandbox is looked for, made or ended.
 	sandboxes sync.Mutex
+	// questions are those about volumes, which may not answer.
+	questions patience.Questions
 
 	lifetime context.Context // until Close
 	end      context.CancelFunc

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/patience"
 )
 
 // Remount brings what a running member has mounted of volumes to m.Mounts: first what it is to have, then what it is to let go of. The record names all
@@ -28,7 +29,7 @@ func (d *Driver) Remount(ctx context.Context, m driver.Member) error {
 	return nil
 }
 
-func (d *Driver) remount(_ context.Context, m driver.Member) error {
+func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 	id := m.Assignment.ID
 	if err := checkMember(m); err != nil {
 		return err
@@ -58,16 +59,16 @@ func (d *Driver) remount(_ context.Context, m driver.Member) error {
 		return err
 	}
 	defer space.namespace.Close()
-	space.owner = int(m.Assignment.UserIDs.First)
+	space.owner, space.questions = int(m.Assignment.UserIDs.First), &d.questions
 	var errs []error
 	for _, v := range m.Mounts {
-		if err := space.mount(v); err != nil {
+		if err := space.mount(ctx, v); err != nil {
 			errs = append(errs, fmt.Errorf("the volume at %s: %w", v.Path, err))
 		}
 	}
 	failpoint.Hit("container.after-mount")
 	for _, v := range leaving {
-		if err := space.unmount(v, m.Mounts); errors.Is(err, unix.EBUSY) {
+		if err := space.unmount(ctx, v, m.Mounts); errors.Is(err, unix.EBUSY) {
 			errs = append(errs, fmt.Errorf("%w: %s", driver.ErrMountBusy, d.usersOf(h, m, v)))
 		} else if err != nil {
 			errs = append(errs, fmt.Errorf("the volume at %s: %w", v.Path, err))
@@ -87,6 +88,8 @@ type memberSpace struct {
 	owner     int // the host's ID of the member's root
 	// root opens the member's root directory for writing.
 	root func() (*os.File, error)
+	// questions are those about volumes, which may not answer.
+	questions *patience.Questions
 }
 
 // enterable opens the mount namespace of a member's first process.
@@ -115,15 +118,16 @@ func (s *memberSpace) do(job func() error) error {
 }
 
 // mount gives the member a volume, unless it has that already.
-func (s *memberSpace) mount(v driver.Mount) error {
-	have, err := s.mounted(v)
+func (s *memberSpace) mount(ctx context.Context, v driver.Mount) error {
+	have, err := s.mounted(ctx, v)
 	if err != nil {
 		return err
 	}
 	if slices.Contains(have, v.Path) {
 		return nil
 	}
-	tree, err := openVolume(v.Source, v.ReadOnly)
+	open := func() (*os.File, error) { return openVolume(v.Source, v.ReadOnly) }
+	tree, err := patience.Ask(ctx, s.questions, v.Source, open, func(tree *os.File) { _ = tree.Close() })
 	if err != nil {
 		return err
 	}
@@ -146,8 +150,8 @@ func (s *memberSpace) mount(v driver.Mount) error {
 }
 
 // unmount takes a volume from the member, wherever the member has moved the directory that it is mounted on. wanted are the mounts that stay.
-func (s *memberSpace) unmount(v driver.Mount, wanted []driver.Mount) error {
-	have, err := s.mounted(v)
+func (s *memberSpace) unmount(ctx context.Context, v driver.Mount, wanted []driver.Mount) error {
+	have, err := s.mounted(ctx, v)
 	if err != nil {
 		return err
 	}
@@ -162,28 +166,34 @@ func (s *memberSpace) unmount(v driver.Mount, wanted []driver.Mount) error {
 	return nil
 }
 
-// mounted returns where the member has a volume now.
-func (s *memberSpace) mounted(v driver.Mount) ([]string, error) {
-	var source unix.Stat_t
-	if err := unix.Stat(v.Source, &source); err != nil {
+// mounted returns where the member has a volume now. It does not need the volume to answer, unless its directory has to be looked up there.
+func (s *memberSpace) mounted(ctx context.Context, v driver.Mount) ([]string, error) {
+	source, err := patience.Ask(ctx, s.questions, v.Source, func() (unix.Statx_t, error) { return known(v.Source, 0) }, nil)
+	if err != nil {
 		return nil, fmt.Errorf("look at %s: %w", v.Source, err)
 	}
 	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", s.init))
 	if err != nil {
 		return nil, err
 	}
-	points := mountPoints(string(table), fmt.Sprintf("%d:%d", unix.Major(source.Dev), unix.Minor(source.Dev)))
+	points := mountPoints(string(table), fmt.Sprintf("%d:%d", source.Dev_major, source.Dev_minor))
 	var have []string
 	err = s.do(func() error {
 		for _, point := range points {
-			var at unix.Stat_t
-			if err := unix.Lstat(point, &at); err == nil && at.Dev == source.Dev && at.Ino == source.Ino {
+			at, err := known(point, unix.AT_SYMLINK_NOFOLLOW)
+			if err == nil && at.Dev_major == source.Dev_major && at.Dev_minor == source.Dev_minor && at.Ino == source.Ino {
 				have = append(have, point)
 			}
 		}
 		return nil
 	})
 	return have, err
+}
+
+// known returns which file a path leads to, as the kernel knows it: what is mounted there is not asked.
+func known(path string, flags int) (stat unix.Statx_t, err error) {
+	err = unix.Statx(unix.AT_FDCWD, path, flags|unix.AT_STATX_DONT_SYNC, unix.STATX_INO, &stat)
+	return stat, err
 }
 
 // mountPoints returns where file systems of a device are mounted, by a process's table of mounts, see proc_pid_mountinfo(5).

@@ -1,12 +1,18 @@
 package container_test
 
 import (
+	"context"
 	"errors"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/patience"
+	"github.com/nearmetal/nearmetal/internal/patience/patiencetest"
 )
 
 // given is a directory that a member may have.
@@ -77,5 +83,43 @@ func TestAMemberCantKeepAVolumeByMovingIt(t *testing.T) {
 	}
 	if got := r.run(t, id, "sh", "-c", `ls -A /tmp/b*/data; grep -c /data /proc/self/mountinfo; true`); strings.TrimSpace(got) != "0" {
 		t.Errorf("after it was taken, the member has %q of the volume, want nothing", got)
+	}
+}
+
+// TestAVolumeThatDoesNotAnswerBlocksNoRemount which gives and takes volumes whose files nobody can reach at the moment, and says of one that has to be
+// looked up that it does not answer.
+func TestAVolumeThatDoesNotAnswerBlocksNoRemount(t *testing.T) {
+	disk := patiencetest.Mount(t)
+	r := newRig(t, "crun")
+	m := r.member(t)
+	if err := r.Start(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	remount := func(mounts ...driver.Mount) error {
+		m.Assignment.VolumesNumber++
+		m.Mounts = mounts
+		return r.Remount(t.Context(), m)
+	}
+	far, near := driver.Mount{Source: disk.Dir, Path: "/volumes/far"}, driver.Mount{Source: given(t, m), Path: "/volumes/near"}
+	disk.Silence()
+	for _, mounts := range [][]driver.Mount{{far}, {far, near}, {near}} {
+		if err := remount(mounts...); err != nil {
+			t.Errorf("remount to %v: %v", mounts, err)
+		}
+		var want []string
+		for _, v := range mounts {
+			want = append(want, v.Path)
+		}
+		got := strings.Fields(r.run(t, m.Assignment.ID, "sh", "-c", "grep -o ' /volumes/[a-z]*' /proc/self/mountinfo"))
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("it has %q mounted, want %q", got, want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(time.Millisecond, cancel)
+	m.Assignment.VolumesNumber++
+	m.Mounts = []driver.Mount{near, {Source: filepath.Join(disk.Dir, "file"), Path: "/volumes/deep"}}
+	if err := r.Remount(ctx, m); !errors.Is(err, patience.ErrSilent) || !strings.Contains(err.Error(), "the volume at /volumes/deep") {
+		t.Errorf("remount with a directory that has to be looked up: %v", err)
 	}
 }
