@@ -96,7 +96,7 @@ var homeGuards = []Mutant{
 	{
 		Guard:   "a call that is repeated is done once",
 		File:    "internal/nfs/rpc.go",
-		Find:    "if !p.once {",
+		Find:    "if !p.once || c.refused != nil {",
 		Replace: "if p.do != nil {",
 		Test:    "./internal/nfs TestACallThatIsRepeatedIsDoneOnce",
 	},

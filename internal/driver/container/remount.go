@@ -104,17 +104,22 @@ func (d *Driver) enterable(h *host, id string, init int) (*memberSpace, error) {
 	return &memberSpace{namespace: namespace, init: init, root: func() (*os.File, error) { return d.openRoot(id) }}, nil
 }
 
-// do does something on a thread in the namespace.
-func (s *memberSpace) do(job func() error) error {
-	result := make(chan error)
-	go onOwnThread(func() {
-		if err := join(s.namespace); err != nil {
-			result <- err
-			return
-		}
-		result <- job()
-	})
-	return <-result
+// do does something on a thread in the namespace. It waits no longer than it waits for a volume: the directories there may be on one. Then the job goes
+// on, one for each member, and what it has found is not to be looked at.
+func (s *memberSpace) do(ctx context.Context, job func() error) error {
+	inside := func() (struct{}, error) {
+		result := make(chan error)
+		go onOwnThread(func() {
+			if err := join(s.namespace); err != nil {
+				result <- err
+				return
+			}
+			result <- job()
+		})
+		return struct{}{}, <-result
+	}
+	_, err := patience.Ask(ctx, s.questions, fmt.Sprintf("the mounts of process %d", s.init), inside, nil)
+	return err
 }
 
 // mount gives the member a volume, unless it has that already.
@@ -132,15 +137,18 @@ func (s *memberSpace) mount(ctx context.Context, v driver.Mount) error {
 		return err
 	}
 	defer tree.Close()
-	if err := s.makePlace(v.Path); err != nil {
+	if err := s.makePlace(ctx, v.Path); err != nil {
 		return err
 	}
-	return s.do(func() error {
+	return s.do(ctx, func() error {
 		place, err := openPlace(v.Path)
 		if err != nil {
 			return err
 		}
 		defer place.Close()
+		if err := ctx.Err(); err != nil { // nobody expects this mount any more
+			return err
+		}
 		err = unix.MoveMount(int(tree.Fd()), "", int(place.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 		if err != nil {
 			return fmt.Errorf("mount it: %w", err)
@@ -159,7 +167,7 @@ func (s *memberSpace) unmount(ctx context.Context, v driver.Mount, wanted []driv
 		if slices.ContainsFunc(wanted, func(w driver.Mount) bool { return w.Source == v.Source && w.Path == place }) {
 			continue
 		}
-		if err := s.do(func() error { return unix.Unmount(place, unix.UMOUNT_NOFOLLOW) }); err != nil {
+		if err := s.do(ctx, func() error { return unix.Unmount(place, unix.UMOUNT_NOFOLLOW) }); err != nil {
 			return fmt.Errorf("unmount %s: %w", place, err)
 		}
 	}
@@ -178,7 +186,7 @@ func (s *memberSpace) mounted(ctx context.Context, v driver.Mount) ([]string, er
 	}
 	points := mountPoints(string(table), fmt.Sprintf("%d:%d", source.Dev_major, source.Dev_minor))
 	var have []string
-	err = s.do(func() error {
+	err = s.do(ctx, func() error {
 		for _, point := range points {
 			at, err := known(point, unix.AT_SYMLINK_NOFOLLOW)
 			if err == nil && at.Dev_major == source.Dev_major && at.Dev_minor == source.Dev_minor && at.Ino == source.Ino {
@@ -187,7 +195,10 @@ func (s *memberSpace) mounted(ctx context.Context, v driver.Mount) ([]string, er
 		}
 		return nil
 	})
-	return have, err
+	if err != nil {
+		return nil, err
+	}
+	return have, nil
 }
 
 // known returns which file a path leads to, as the kernel knows it: what is mounted there is not asked.
@@ -236,7 +247,7 @@ func openPlace(place string) (*os.File, error) {
 
 // makePlace makes the directory that a volume is mounted on, in the member's root or in a file system of its own. What comes from the environment is
 // read-only.
-func (s *memberSpace) makePlace(place string) error {
+func (s *memberSpace) makePlace(ctx context.Context, place string) error {
 	dirs := []string{place}
 	for dir := path.Dir(place); dir != "/"; dir = path.Dir(dir) {
 		dirs = append(dirs, dir)
@@ -244,7 +255,7 @@ func (s *memberSpace) makePlace(place string) error {
 	slices.Reverse(dirs)
 	for _, dir := range dirs {
 		inRoot := false
-		err := s.do(func() (err error) {
+		err := s.do(ctx, func() (err error) {
 			inRoot, err = s.makeDir(dir)
 			return err
 		})

@@ -3,25 +3,31 @@ package vm_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/nfs"
 	"github.com/nearmetal/nearmetal/internal/nfs/nfstest"
 	"github.com/nearmetal/nearmetal/internal/volume/nfsd"
 	"github.com/nearmetal/nearmetal/internal/volume/nfsd/nfsdtest"
 )
 
-// shared serves a disk to another node, and returns the disk and where that node has it, to be written and to be read only.
-func shared(t *testing.T) (disk, there, readOnly string) {
+// shared serves a disk to another node, and returns the disk and where that node has it, to be written and to be read only. connect cuts the nodes off
+// from each other, and connects them again.
+func shared(t *testing.T) (disk, there, readOnly string, connect func(bool)) {
 	t.Helper()
 	needs.Request(t, "NEARMETAL_NFS", "make test-volume-guest, whose guest has a kernel with an NFS server and client")
 	dir := nfsdtest.Dir(t)
@@ -60,12 +66,15 @@ func shared(t *testing.T) (disk, there, readOnly string) {
 		}
 		at[i] = m.Dir
 	}
-	return disk, at[0], at[1]
+	connect = func(on bool) {
+		nfsdtest.Run(t, far, "ip link set eth0 "+map[bool]string{true: "up", false: "down"}[on])
+	}
+	return disk, at[0], at[1], connect
 }
 
 // TestAMachineHasAVolumeOfAnotherNode, and its files keep their handles when it is moved to the volume's node, and back.
 func TestAMachineHasAVolumeOfAnotherNode(t *testing.T) {
-	disk, there, readOnly := shared(t)
+	disk, there, readOnly, _ := shared(t)
 	r, m, dial := serverOf(t, func(m *driver.Member) {
 		m.HomeDir, m.Mounts = "", []driver.Mount{{Source: there, Path: "/volumes/data"}, {Source: readOnly, Path: "/ref", ReadOnly: true}}
 	})
@@ -149,4 +158,88 @@ func TestAMachineHasAVolumeOfAnotherNode(t *testing.T) {
 	}
 	fresh := must(home, nfstest.Lookup, at(rootOf(home, "/volumes/data"), "fresh")).Bytes()
 	must(again, nfstest.GetAttr, nfstest.Args{}.Bytes(fresh))
+}
+
+// TestAMachineGoesOnWhileTheNodeOfAVolumeIsAway: its home answers, also after its server was replaced and killed amid a write to the volume, and the
+// volume goes on once its node is back.
+func TestAMachineGoesOnWhileTheNodeOfAVolumeIsAway(t *testing.T) {
+	disk, there, _, connect := shared(t)
+	r, m, dial := serverOf(t, func(m *driver.Member) {
+		if err := errors.Join(os.Chown(m.HomeDir, idBase, idBase), os.Chmod(m.HomeDir, 0o777)); err != nil {
+			t.Fatal(err)
+		}
+		m.Mounts = []driver.Mount{{Source: there, Path: "/volumes/data"}}
+	})
+	r.made = nil
+	id := m.Assignment.ID
+	as := func() *nfstest.Client { return &nfstest.Client{Do: nfstest.Over(dial()), UID: 1000, GID: 1000} }
+	user := as()
+	root, err := user.Root("/volumes/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, reply, err := user.NFS(nfstest.Create, nfstest.Args{}.Bytes(root).Bytes([]byte("file")).U32(1).U32(1, 0o600, 0, 0, 0, 0, 0))
+	if err != nil || status != 0 {
+		t.Fatalf("CREATE: status %d, %v", status, err)
+	}
+	reply.U32()
+	file := reply.Bytes()
+	write := func(text string) (uint32, error) {
+		status, _, err := as().NFS(nfstest.Write, nfstest.Args{}.Bytes(file).U64(0).U32(uint32(len(text)), 2).Bytes([]byte(text)))
+		return status, err
+	}
+	home := func(when string) {
+		t.Helper()
+		begun := time.Now()
+		for t.Context().Err() == nil {
+			c := as()
+			root, err := c.Root(nfs.Home)
+			if err != nil { // over the connection of the server before
+				continue
+			}
+			status, _, err := c.NFS(nfstest.Create, nfstest.Args{}.Bytes(root).Bytes([]byte("file")).U32(0).U32(1, 0o600, 0, 0, 0, 0, 0))
+			if err == nil && status != 0 {
+				t.Errorf("the home, %s: status %d", when, status)
+			}
+			if err == nil {
+				t.Logf("the home answers %s, after %v", when, time.Since(begun))
+				return
+			}
+		}
+	}
+	connect(false)
+	for range 3 {
+		go func() { _, _ = write("lost") }()
+	}
+	threads := func() int {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", homePID(t, r, id)))
+		n := 0
+		for _, task := range tasks {
+			if where, _ := os.ReadFile(task); strings.Contains(string(where), "rpc") || strings.Contains(string(where), "nfs") || strings.Contains(string(where), "writeback") || strings.Contains(string(where), "folio") || strings.Contains(string(where), "rwsem") {
+				t.Logf("a thread waits in %s", where)
+				n++
+			}
+		}
+		return n
+	}
+	for threads() == 0 {
+	}
+	home("while three writes to the volume wait")
+	begun := time.Now()
+	if err := vm.ReplaceHome(r.Driver, t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("its server was replaced within %v", time.Since(begun))
+	home("after its server was replaced")
+	kill(t, homePID(t, r, id))
+	home("after its server was killed and started anew")
+	connect(true)
+	for t.Context().Err() == nil {
+		if status, err := write("hello"); err == nil && status == 0 {
+			break
+		}
+	}
+	if got, err := os.ReadFile(filepath.Join(disk, "file")); err != nil || !strings.HasPrefix(string(got), "hello") {
+		t.Errorf("once its node is back the volume's file holds %q, %v", got, err)
+	}
 }

@@ -1,0 +1,96 @@
+package main
+
+// silentGuards: what a volume whose node does not answer can't do to others.
+var silentGuards = []Mutant{
+	{
+		Guard:   "a tree has threads of its own",
+		File:    "internal/nfs/nfs.go",
+		Find:    "l = s.lanes[t]",
+		Replace: "l = s.lanes[s.files.trees[homeTree]]",
+		Test:    "./internal/nfs TestATreeThatDoesNotAnswerStopsNoOther",
+	},
+	{
+		Guard:   "a call to a tree that does not answer is to come again",
+		File:    "internal/nfs/rpc.go",
+		Find:    "c.refused = statusLater",
+		Replace: "c.refused = statusIO",
+		Test:    "./internal/nfs TestATreeThatDoesNotAnswerStopsNoOther",
+	},
+	{
+		Guard:   "a call that is refused touches no file",
+		File:    "internal/nfs/reading.go",
+		Find:    "case c.refused != nil:",
+		Replace: "case c.refused != nil && !ok:",
+		Test:    "./internal/nfs TestATreeThatDoesNotAnswerStopsNoOther",
+	},
+	{
+		Guard:   "a call that is sent again while it is under way is not refused",
+		File:    "internal/nfs/lanes.go",
+		Find:    "if bytes.Equal(other.data, j.data) {",
+		Replace: "if other == j {",
+		Test:    "./internal/nfs TestACallThatIsUnderWayIsNeitherRefusedNorServedTwice",
+	},
+	{
+		Guard:   "a call that is sent again is answered where it was sent last",
+		File:    "internal/nfs/lanes.go",
+		Find:    "\t\t\tother.reply = j.reply\n",
+		Replace: "",
+		Test:    "./internal/nfs TestACallThatIsUnderWayIsNeitherRefusedNorServedTwice",
+	},
+	{
+		Guard:   "a server begins with a tree that does not answer",
+		File:    "internal/nfs/trees.go",
+		Find:    "unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC",
+		Replace: "unix.AT_SYMLINK_NOFOLLOW",
+		Test:    "./internal/nfs TestAServerBeginsWithATreeThatDoesNotAnswer",
+	},
+	{
+		Guard:   "what does not answer is asked once at a time",
+		File:    "internal/patience/patience.go",
+		Find:    "if before == nil {",
+		Replace: "if q != nil {",
+		Test:    "./internal/patience TestWhatDoesNotAnswerHoldsOneThread",
+	},
+	{
+		Guard:   "nobody waits longer for an answer than there is time",
+		File:    "internal/patience/patience.go",
+		Find:    "context.WithTimeout(ctx, Limit)",
+		Replace: "context.WithTimeout(ctx, 100*Limit)",
+		Test:    "./internal/patience TestWhatDoesNotAnswerHoldsOneThread",
+	},
+	{
+		Guard:   "a server that the kernel keeps has let go of its machine",
+		File:    "internal/driver/vm/home.go",
+		Find:    "{{unix.SIGTERM, letGoWait}, ",
+		Replace: "{",
+		Test:    "./internal/driver/vm TestAServerIsReplacedWhoseVolumeDoesNotAnswer",
+	},
+	{
+		Guard:   "a server that the kernel keeps is replaced",
+		File:    "internal/driver/vm/home.go",
+		Find:    "if errors.Is(err, errKept) {",
+		Replace: "if err == errKept {",
+		Test:    "./internal/driver/vm TestAServerIsReplacedWhoseVolumeDoesNotAnswer",
+	},
+	{
+		Guard:   "a server is started anew beside what an agent observes",
+		File:    "internal/driver/vm/home.go",
+		Find:    "\tpid, err := d.homePID(id)\n\tgo func() {",
+		Replace: "\tpid, err := d.serveHome(life, m)\n\tgo func() {",
+		Test:    "./internal/driver/vm TestAnAgentDoesNotWaitForAVolumeThatDoesNotAnswer",
+	},
+	{
+		Guard:   "a remount asks nothing of a volume that need not answer",
+		File:    "internal/driver/container/remount.go",
+		Find:    "flags|unix.AT_STATX_DONT_SYNC",
+		Replace: "flags",
+		Test:    "./internal/driver/container TestAVolumeThatDoesNotAnswerBlocksNoRemount",
+	},
+	{
+		Guard:   "a remount waits no longer for a volume than its caller has time",
+		File:    "internal/driver/container/remount.go",
+		Find:    "patience.Ask(ctx, s.questions, v.Source, func() (unix.Statx_t, error)",
+		Replace: "patience.Ask(context.Background(), &patience.Questions{}, v.Source, func() (unix.Statx_t, error)",
+		Test:    "./internal/driver/container TestAVolumeThatDoesNotAnswerBlocksNoRemount",
+	},
+}
