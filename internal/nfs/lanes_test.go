@@ -103,6 +103,7 @@ func status(t *testing.T, reply []byte) uint32 {
 func TestATreeThatDoesNotAnswerStopsNoOther(t *testing.T) {
 	h := serveHanging(t, time.Millisecond)
 	_, hung := h.hang(t)
+	h.disk.Deny() // what touches it now gets another error
 	for procedure, args := range map[uint32]nfstest.Args{
 		nfstest.GetAttr: nfstest.Args{}.Bytes(h.root), nfstest.Lookup: at(h.root, "file"), nfstest.Read: nfstest.Args{}.Bytes(h.file).U64(0).U32(10),
 		nfstest.Create: append(at(h.root, "new").U32(1), withMode(0o644)...), nfstest.Rename: append(at(h.root, "file"), at(h.root, "new")...),
@@ -172,11 +173,11 @@ func TestACallThatIsUnderWayIsNeitherRefusedNorServedTwice(t *testing.T) {
 	}
 }
 
-// TestAServerBeginsWithATreeThatDoesNotAnswer as the server of a home does that ended while the node of a volume is away.
+// TestAServerBeginsWithATreeThatDoesNotAnswer as the server of a home does that ended while the node of a volume is away: it asks nothing of the tree.
 func TestAServerBeginsWithATreeThatDoesNotAnswer(t *testing.T) {
 	disk := patiencetest.Mount(t)
 	tree := openTree(t, disk.Dir, false)
-	disk.Silence()
+	disk.Deny()
 	c := serve(t, home(t), nfs.Config{Trees: []nfs.Tree{{Export: "/volumes/far", Root: tree}}})(1000)
 	c.create(c.root, "f", 0o644)
 	if _, err := c.Root("/volumes/far"); err != nil {

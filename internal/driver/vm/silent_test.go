@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
@@ -42,9 +43,14 @@ func TestAServerIsReplacedWhoseVolumeDoesNotAnswer(t *testing.T) {
 	disk.Await(1)
 	home := func() {
 		t.Helper()
-		for {
-			c := &nfstest.Client{Do: nfstest.Over(dial()), UID: 1000, GID: 1000}
+		for deadline := time.Now().Add(time.Minute); ; {
+			conn := dial()
+			_ = conn.SetDeadline(deadline)
+			c := &nfstest.Client{Do: nfstest.Over(conn), UID: 1000, GID: 1000}
 			root, err := c.Root(nfs.Home)
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal("the home does not answer")
+			}
 			if err != nil { // over the connection of the server before
 				continue
 			}

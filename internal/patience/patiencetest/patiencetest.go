@@ -29,6 +29,7 @@ type Disk struct {
 
 	mu     sync.Mutex
 	silent bool
+	denies bool
 	held   []request
 	more   *sync.Cond // held has got longer
 }
@@ -106,11 +107,18 @@ func (d *Disk) Silence() {
 	d.silent = true
 }
 
+// Deny has it answer all that it is asked from now on by EIO: a test sees that it was asked, and goes on. Who waits already waits on.
+func (d *Disk) Deny() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.denies = true
+}
+
 // Speak has it answer what it was asked meanwhile, and all else.
 func (d *Disk) Speak() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.silent = false
+	d.silent, d.denies = false, false
 	for _, r := range d.held {
 		d.answer(r)
 	}
@@ -146,6 +154,8 @@ func (d *Disk) serve() {
 		d.mu.Lock()
 		switch {
 		case slices.Contains([]uint32{forget, batchForget, interrupt}, r.opcode): // which have no answer
+		case d.denies:
+			d.reply(r, unix.EIO, nil)
 		case d.silent:
 			d.held = append(d.held, r)
 			d.more.Broadcast()
@@ -218,5 +228,9 @@ func (d *Disk) answer(r request) {
 	if failed != 0 {
 		out = nil
 	}
+	d.reply(r, failed, out)
+}
+
+func (d *Disk) reply(r request, failed unix.Errno, out words) {
 	_, _ = unix.Write(d.device, append(words{}.u32(uint32(16+len(out)), uint32(-int32(failed))).u64(r.unique), out...)) // who asked may be gone
 }
