@@ -80,7 +80,7 @@ func (a *Agent) unattached(m *memberState) string {
 		if claim.Detaching {
 			continue
 		}
-		if why := cmp.Or(a.unsettled(m.want.Assignment.ClusterUID), a.missing(claim, m.want.Assignment.ClusterUID)); why != "" {
+		if why := cmp.Or(a.unsettled(m.want.Assignment.ClusterUID), a.hadByAnother(claim, m), a.missing(claim, m.want.Assignment.ClusterUID)); why != "" {
 			return fmt.Sprintf("volume %q %s", claim.Name, why)
 		}
 	}

@@ -114,7 +114,7 @@ func (a *Agent) nextOfSharing(cluster string, s *sharingState) *volume.Sharing {
 	next.Serves, next.Reaches = nil, nil
 	if s.want != nil {
 		for _, share := range s.want.Serves {
-			if a.attached(share.UID, cluster) {
+			if a.attached(share.UID, cluster) && !(share.Block && a.keptByLeaving(share.UID)) {
 				next.Serves = append(next.Serves, share)
 			}
 		}

@@ -369,3 +369,36 @@ func TestTheTunnelsOfVolumesAreSealedWithTheNetworksBeforeVolumesCross(t *testin
 		t.Errorf("on a site in clear, sealed are %+v", got)
 	}
 }
+
+func TestABlockVolumeIsServedOnceNoMachineThatIsToGoHasIt(t *testing.T) {
+	for _, block := range []bool{true, false} {
+		crossing := fake.NewCrossing()
+		a := withSharing(t, fake.NewDisk(1<<40), crossing)
+		v := wantedVolume("u1")
+		if v.Block = block; block {
+			v.MaxFiles = 0
+		}
+		a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{v}})
+		m := claiming(t, a, "/volumes/data")
+		m.want.Assignment.Volumes[0].Block = block
+		m.state, m.want.Release, m.assigned = driver.StateRunning, true, &m.want.Assignment
+		a.wantSharings(sharing(func(s *volume.Sharing) {
+			servedTo(other)(s)
+			s.Serves[0].Block = block
+		}))
+		settleSharings(t, a)
+		if s, _ := crossing.State("u1"); len(s.Serves) > 0 == block {
+			t.Errorf("block volume %t, with a machine that is to go: %+v", block, s)
+		}
+		m.state = driver.StateExited
+		settleSharings(t, a)
+		if s, _ := crossing.State("u1"); len(s.Serves) != 1 {
+			t.Errorf("block volume %t, once that has ended: %+v", block, s)
+		}
+		m.state, m.want.Release = driver.StateRunning, false
+		settleSharings(t, a)
+		if s, _ := crossing.State("u1"); len(s.Serves) != 1 {
+			t.Errorf("block volume %t, with one that stays: %+v", block, s)
+		}
+	}
+}

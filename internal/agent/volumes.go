@@ -109,7 +109,7 @@ func (a *Agent) nextOfVolume(uid string, s *volumeState) *volume.Volume {
 	case s.want != nil:
 		next = *s.want
 	case len(s.found.Attached) > 0: // it stays as it is, without attachments
-		next = volume.Volume{UID: uid, Generation: s.found.Generation, SizeBytes: s.found.SizeBytes, MaxFiles: s.found.MaxFiles}
+		next = volume.Volume{UID: uid, Generation: s.found.Generation, SizeBytes: s.found.SizeBytes, MaxFiles: s.found.MaxFiles, Block: s.found.MaxFiles == 0}
 		for _, snapshot := range s.found.Snapshots {
 			next.Snapshots = append(next.Snapshots, snapshot.UID)
 		}

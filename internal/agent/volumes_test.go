@@ -287,3 +287,52 @@ func TestABlockVolumeIsADiskOfItsMember(t *testing.T) {
 		t.Errorf("disks %+v and mounts %+v; want %+v", m.want.Disks, m.want.Mounts, want)
 	}
 }
+
+// What serves it takes the latest client, and a machine that loses its disk connects again.
+func TestAMachineBeginsOnceNoOtherHereHasItsBlockVolume(t *testing.T) {
+	a := withVolumes(t, fake.NewDisk(1<<40))
+	v := wantedVolume("u1")
+	v.Block, v.MaxFiles = true, 0
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{v}})
+	settleVolumes(t, a)
+	m := claiming(t, a, "/volumes/data")
+	m.want.Assignment.Volumes[0].Block = true
+	gone := &memberState{id: "u1.w-0.0", state: driver.StateRunning, assigned: &api.Assignment{ID: "u1.w-0.0", ClusterUID: "u1", Volumes: m.want.Assignment.Volumes}}
+	a.members[gone.id] = gone
+	for name, c := range map[string]struct {
+		set   func()
+		waits bool
+	}{
+		"it runs":                           {func() {}, true},
+		"it is being worked on":             {func() { gone.state, gone.busy = driver.StateAbsent, true }, true},
+		"it has ended":                      {func() { gone.state = driver.StateExited }, false},
+		"it is of another cluster":          {func() { gone.assigned.ClusterUID = "u2" }, true},
+		"it is what the machine goes on as": {func() { gone.busy, m.want.Assignment.From = true, gone.id }, false},
+		"it has another volume":             {func() { gone.assigned.Volumes = []api.VolumeClaim{{UID: "other", Block: true}} }, false},
+		"it has a file system":              {func() { gone.assigned.Volumes = []api.VolumeClaim{{UID: volumeUID}} }, false},
+		"it has none that is known":         {func() { gone.assigned = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gone.state, gone.busy, m.want.Assignment.From = driver.StateRunning, false, ""
+			gone.assigned = &api.Assignment{ID: gone.id, ClusterUID: "u1", Volumes: m.want.Assignment.Volumes}
+			c.set()
+			if why := a.unattached(m); strings.Contains(why, "another machine, u1.w-0.0") != c.waits || !c.waits && why != "" {
+				t.Errorf("it waits: %q", why)
+			}
+		})
+	}
+}
+
+func TestABlockVolumeThatTheLeaderNoLongerNamesIsDetached(t *testing.T) {
+	disk := fake.NewDisk(1 << 40)
+	a := withVolumes(t, disk)
+	v := wantedVolume("u1")
+	v.Block, v.MaxFiles = true, 0
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{v}})
+	settleVolumes(t, a)
+	a.wantVolumes(&agentstream.Desired{})
+	next := a.nextOfVolume(volumeUID, a.volumes.states[volumeUID])
+	if next == nil || !next.Block || next.Check() != nil || len(next.Attachments) != 0 {
+		t.Fatalf("the pool is asked for %+v: %v", next, next.Check())
+	}
+}

@@ -18,7 +18,8 @@ import (
 //   - A node is a client while a member of the cluster is there, or something is left of one. It is shut out when it is down and members were let go of
 //     there, and stays so until nothing of them is left, since others may run in their place (shutOut).
 //   - A client reaches a volume once the volume's node reports that it serves it and has let the client in.
-//   - No other member begins to use a volume before all of the volumes' nodes say that they let in nobody but clients (volume.Sharing.Settled).
+//   - No other member begins to use a volume before all of the volumes' nodes say that they let in nobody but clients (volume.Sharing.Settled). Of a
+//     block volume, nothing may be left of a machine beside it that was replaced, either.
 
 // updateSharings renews the orders about volumes that cross, and marks the nodes that get others.
 func (d *desiredStates) updateSharings(view *state.View, dirty map[string]bool) {
@@ -77,6 +78,8 @@ type crossing struct {
 	// serves are the volumes of each node where one lies, clients the nodes that members on have one of another node.
 	serves  map[string][]volume.Share
 	clients map[string]bool
+	// leaving: a machine that another has replaced may still run beside its block volume. Its node can't be shut out.
+	leaving bool
 	// rates are what members on a node may read from the volumes of another, and write to them, in a second.
 	rates map[passage]*rate
 }
@@ -88,6 +91,9 @@ func (x *crossing) look() {
 		elsewhere := false
 		for i := range a.Volumes {
 			x.addShare(&a.Volumes[i])
+			if claim := &a.Volumes[i]; claim.Block && claim.Node == a.Node && ref.Releasing && x.superseded(a) {
+				x.leaving = true
+			}
 			if a.Volumes[i].Node != a.Node {
 				elsewhere = true
 				x.addRate(a, &a.Volumes[i])
@@ -154,7 +160,7 @@ func (x *crossing) superseded(gone *api.Assignment) bool {
 // told are the orders to the nodes about the cluster.
 func (x *crossing) told() map[string]volume.Sharing {
 	clients, at := x.addresses()
-	settled := true
+	settled := !x.leaving
 	states := map[string]*volume.SharingState{}
 	for node := range x.serves {
 		said, heard := x.in.heard(node)

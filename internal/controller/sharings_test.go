@@ -334,3 +334,33 @@ func TestNodesAreToldOfRatesWhereAllVolumesThatCrossHaveALimit(t *testing.T) {
 	limit("data", 0)
 	told("lifted", nil)
 }
+
+func TestNoMachineBeginsWhileOneItReplacesMayRunBesideTheirBlockVolume(t *testing.T) {
+	for _, block := range []bool{true, false} {
+		x := newCrossed(t)
+		x.serves(addr2)
+		old, next := x.on("n1", "c1-0", "1"), x.on("n2", "c1-0", "2")
+		old.Volumes[0].Block, next.Volumes[0].Block, next.Replaces = block, block, old.ID
+		settled := func(when string, want bool) {
+			t.Helper()
+			for node, told := range x.told {
+				if len(told) != 1 || told[0].Settled != want {
+					t.Errorf("%s, block volume %t: %s is told %+v, want settled %t", when, block, node, told, want)
+				}
+			}
+			if len(x.told) == 0 {
+				t.Errorf("%s: nobody is told anything", when)
+			}
+		}
+		x.is([]api.Assignment{next}, []api.Assignment{old})
+		settled("while it is being cleaned", !block)
+	}
+	x := newCrossed(t)
+	x.serves(addr2)
+	old, next := x.on("n1", "c1-0", "1"), x.on("n2", "c1-0", "2")
+	old.Volumes[0].Block, next.Volumes[0].Block, next.From = true, true, old.ID
+	x.is([]api.Assignment{next}, []api.Assignment{old})
+	if told := x.told["n2"]; len(told) != 1 || !told[0].Settled {
+		t.Errorf("one that took over from it does not go on: %+v", told)
+	}
+}
