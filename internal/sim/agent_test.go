@@ -53,6 +53,8 @@ type agent struct {
 	volumes []volume.Volume
 	// sharings is how volumes are to cross, by cluster.
 	sharings map[string]volume.Sharing
+	// waits are what it is about to do for processes of block volumes.
+	waits map[string]bool
 }
 
 // memberMemory is what an agent remembers of one member.
@@ -77,6 +79,11 @@ type memberMemory struct {
 	clean     bool
 	// remountAt is when to try again to change its volumes.
 	remountAt time.Time
+	// limitAt is when to try again to set its limits of I/O, unlimited whether that failed.
+	limitAt   time.Time
+	unlimited bool
+	// limitsDiffer is since when it is not held to those that it is to be held to.
+	limitsDiffer time.Time
 }
 
 // wanted is what the leader wants of a member.
@@ -316,6 +323,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 		}
 	}
 	a.checkHomesAttached(d)
+	a.checkKinds(d)
 	a.obeyVolumes(d.Volumes)
 	a.obeySharings(d.Sharings)
 	a.reconsider()
@@ -394,6 +402,7 @@ func (a *agent) converge() {
 	}
 	a.runJobs()
 	a.runBuilds()
+	a.convergeDisks()
 	a.report()
 	a.mindPower()
 }
@@ -427,6 +436,7 @@ func (a *agent) plan(id string, newest int64) {
 		if ok {
 			in.Desired.ChangeSize = h.size != d.size && !d.part
 			in.Desired.ChangeVolumes = a.changesVolumes(h, m, d)
+			in.Desired.ChangeLimits = a.changesLimits(h, m, d)
 		}
 		in.Host, in.HostMessage, in.Stale = h.state, h.message, ok && !d.Release && h.files != d.files
 		in.Departed = h.departed
@@ -464,6 +474,8 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		a.changeSize(id, m, d)
 	case lifecycle.ChangeVolumes:
 		a.changeMounts(id, m, d)
+	case lifecycle.ChangeLimits:
+		a.changeLimits(id, m)
 	case lifecycle.Pause:
 		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
 			if h.state == lifecycle.HostRunning {
@@ -512,7 +524,7 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 }
 
 func (a *agent) start(id string, m *memberMemory, d wanted) {
-	if !a.hasVolumes(d) {
+	if !a.hasVolumes(id, d) {
 		return // what it waits for wakes the agent
 	}
 	m.cleaned, m.ready, m.unhealthy, m.recovered = false, false, "", time.Time{}

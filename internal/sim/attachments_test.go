@@ -35,6 +35,9 @@ func (w *world) changeAttachment(s *server, name, uid, key string) {
 	if has := c.Intent.Spec.Volumes; len(has) > 0 && w.drawnFor(key+" detach", 3) > 0 {
 		what = "detach"
 		i := w.drawnFor(key+" which", len(has))
+		if v := s.cache.View().VolumeNamed(state.VolumeName(c.Intent.Project, has[i].Name)); v != nil && v.Intent.Kind == api.VolumeBlock {
+			return // which the API refuses (apiserver.keepsDisks)
+		}
 		next = slices.Delete(slices.Clone(has), i, i+1)
 	} else if v := w.reachable(s, c, key); v != nil {
 		own := v.Intent.Name[strings.LastIndexByte(v.Intent.Name, '.')+1:]
@@ -62,7 +65,7 @@ var errChangedMeanwhile = errors.New("it was changed meanwhile")
 func (w *world) reachable(s *server, c *state.Cluster, key string) *state.Volume {
 	node := nodeOf(c)
 	var all []*state.Volume
-	for _, v := range s.cache.View().Volumes {
+	for _, v := range fileVolumes(s.cache.View()) {
 		if v.Record == nil || v.Intent.UID == "" || v.Record.Node != node || c.Intent.Project != v.Intent.Project ||
 			slices.ContainsFunc(c.Intent.Spec.Volumes, func(a api.VolumeAttachment) bool { return state.VolumeName(c.Intent.Project, a.Name) == v.Intent.Name }) {
 			continue
@@ -150,6 +153,9 @@ func (a *agent) changeMounts(id string, m *memberMemory, d wanted) {
 		} else {
 			h.volumesNumber = d.volumesNumber
 			w.happened("remounted")
+			if h.machine {
+				w.happened("machine remounted")
+			}
 		}
 		w.checkWriters(a.n)
 	})

@@ -69,6 +69,7 @@ func (w *world) checkRest() {
 		}
 	}
 	w.checkVolumesAtRest(s)
+	w.checkLimitsAtRest(s)
 	w.checkMachinesAtRest()
 }
 
@@ -108,6 +109,9 @@ func (w *world) checkNoRoom(site *situation.Site, c *state.Cluster) {
 		if asked.Need.Kind == lifecycle.NeedScale && (anyoneQueued(site.View) || !resource.OfQuota(in.Accounts[c.Intent.Project].Quota).IsZero()) {
 			return // it fits, and may not go before others or above a quota
 		}
+	}
+	if w.lostDisk(site.View, c) {
+		return
 	}
 	w.fail("rest", "cluster %s is %s (%s), and there is room for all it waits for; its members are %s", c.Name(), c.Record.Phase, c.Record.Message, membersOf(site, c))
 }

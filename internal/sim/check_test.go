@@ -48,6 +48,7 @@ func (w *world) check() {
 		w.checkHosts()
 		w.checkHostFunctions()
 		w.checkLives()
+		w.checkDisks()
 		w.read(func(m *mirror) { w.checkSizes(m.held) })
 		w.checkIdentities()
 		w.checkFabric()

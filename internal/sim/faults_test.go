@@ -183,6 +183,7 @@ func (w *world) becomeCalm() {
 		w.restart()
 	}
 	w.undrainAll()
+	w.limitAtLast()
 	w.awaitRest(time.Now())
 }
 

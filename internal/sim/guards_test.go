@@ -37,6 +37,11 @@ const (
 	GuardDeparture  Guard = "departure"      // an agent starts no member that it sent away, or may have
 	GuardWithdrawn  Guard = "withdrawn"      // a node has no floating address that it is no longer told of
 	GuardSettled    Guard = "settled"        // a member uses a volume once the node of the one in whose place it runs is shut out
+	GuardOneMachine Guard = "one machine"    // a machine begins with a block volume once another that had it on its node is gone, and other nodes have it then
+	GuardOneMember  Guard = "one member"     // a cluster with a block volume gets no second member
+	GuardShutOut    Guard = "shut out"       // a node serves no volume to those that it is not told of
+	GuardKind       Guard = "kind"           // a block volume is told as such
+	GuardLimits     Guard = "limits"         // agents change limits of I/O
 	GuardStale      Guard = "stale order"    // a fabric obeys no former leader and no earlier state
 )
 

@@ -83,6 +83,9 @@ func (m *mirror) putVolumeIntent(name string, op store.Op) {
 		return
 	}
 	in := decodeOp[api.VolumeIntent](m.w, op)
+	if in.Kind == api.VolumeBlock {
+		m.blocks[in.UID] = true
+	}
 	if in.ClusterUID == "" {
 		return
 	}

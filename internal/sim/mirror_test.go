@@ -73,6 +73,8 @@ type mirror struct {
 	// volumes are the records of volumes, gone the UIDs of those that were forgotten.
 	volumes map[string]*api.VolumeRecord
 	gone    map[string]bool
+	// blocks are the UIDs of block volumes that are or were there.
+	blocks map[string]bool
 	// homes are the volumes that are homes of clusters, by name; homesBegun those that the present commit made.
 	homes      map[string]*api.VolumeIntent
 	homesBegun []*api.VolumeIntent
@@ -96,7 +98,7 @@ func newMirror(w *world) *mirror {
 		w: w, clusters: map[string]entry{}, chunks: map[string][]api.Assignment{}, written: map[string]int64{}, quarantines: map[string]*api.Quarantine{}, networks: map[string]*api.Network{},
 		projects: map[string]*api.Project{}, usage: map[string]*api.UsageRecord{}, nodeSpans: map[string]*api.NodeSpan{},
 		machines: map[string]machineSeen{}, jobs: map[string]*api.Job{}, builds: map[string]*api.Build{}, trusted: map[string]bool{}, images: map[string]bool{}, released: map[string]int64{}, saved: map[string]bool{}, left: map[onNode]int64{}, live: map[string]bool{}, forgiven: map[string]bool{},
-		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(), volumes: map[string]*api.VolumeRecord{}, gone: map[string]bool{}, homes: map[string]*api.VolumeIntent{}, storage: map[string]*stored{},
+		ledger: map[string]*account{}, used: map[string]api.Quota{}, addresses: newAddresses(), volumes: map[string]*api.VolumeRecord{}, gone: map[string]bool{}, blocks: map[string]bool{}, homes: map[string]*api.VolumeIntent{}, storage: map[string]*stored{},
 	}
 }
 
@@ -134,6 +136,7 @@ func (m *mirror) apply(c commit, revision int64) {
 	}
 	if len(touched)+len(freed) > 0 {
 		m.checkAllocations()
+		m.checkDisksClaimed()
 		m.checkMembers()
 		m.checkDevices()
 		m.checkQuotas()

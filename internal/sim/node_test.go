@@ -85,6 +85,8 @@ type hostMember struct {
 	// volumes are the claims on those that it has mounted, of this number.
 	volumes       []api.VolumeClaim
 	volumesNumber int64
+	// limits are those of its I/O with volumes of its node, by the UIDs of these.
+	limits map[string]int64
 }
 
 // remote is a member's address, and the underlay address of the node that it is on.
@@ -152,6 +154,7 @@ func (n *node) loseMemory() {
 	n.boots++
 	n.stopAgent()
 	n.networks, n.applied, n.crossings = nil, lifecycle.Epoch{}, map[string]*crossing{}
+	clear(n.pool.serves)
 	for _, h := range n.host {
 		if h.state == lifecycle.HostSaved {
 			continue // it is on the disk

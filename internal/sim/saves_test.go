@@ -74,6 +74,9 @@ func (w *world) restore(name, uid string) {
 
 // restore lets a saved member go on as another one, with the jobs that ran in it.
 func (a *agent) restore(id string, m *memberMemory, d wanted) {
+	if !a.hasVolumes(id, d) {
+		return // what it waits for wakes the agent
+	}
 	if d.fromNode != "" {
 		a.fetch(id, m, d)
 		return

@@ -67,6 +67,8 @@ const (
 	Snapshot
 	Functions
 	Homes
+	Disks
+	IOLimits
 
 	MemberEnds
 	MemberIll
@@ -82,6 +84,7 @@ const (
 	AgentHangs
 	Lies
 	Midway
+	DiskEnds
 
 	AgentRestart
 	AgentSleep
@@ -104,8 +107,8 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget", "save", "move", "resize", "snapshot", "functions", "homes",
-	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies", "midway",
+	"groups", "spares", "limits", "queues", "priorities", "projects", "selectors", "scale", "remove", "pause", "extend", "relabel", "drain", "quotas", "jobs", "machines", "builds", "devices", "metal", "forget", "save", "move", "resize", "snapshot", "functions", "homes", "disks", "iolimits",
+	"ends", "ill", "starts", "cleans", "freezes", "late", "unknown", "between", "clock", "panic", "blind", "hangs", "lies", "midway", "diskends",
 	"agent", "sleep", "power", "reinstall", "sick", "cut", "oneway", "reset", "leader", "usurp", "deposed", "stall", "fabric", "bmc", "button", "cable", "hang",
 }
 

@@ -20,11 +20,15 @@ type crossing struct {
 	serves  []string
 	clients []netip.Addr
 	reaches map[string]bool
+	// blocks are those that are served by a process.
+	blocks map[string]bool
+	// kept are clients that it goes on with and does not speak of, without a guard.
+	kept []netip.Addr
 }
 
 // addVolume gives every second cluster a volume of its project, if there is one.
 func (w *world) addVolume(s *server, in *api.ClusterIntent) {
-	volumes := s.cache.View().Volumes
+	volumes := fileVolumes(s.cache.View())
 	if in.Project != "" && in.Project != api.DefaultProject || len(volumes) == 0 || w.drawnFor(in.UID+" has a volume", 2) != 0 {
 		return
 	}
@@ -69,17 +73,28 @@ func (a *agent) applySharing(cluster, key string, try int) {
 	}
 	now := n.crossings[cluster]
 	if now == nil {
-		now = &crossing{reaches: map[string]bool{}}
+		now = &crossing{reaches: map[string]bool{}, blocks: map[string]bool{}}
 		n.crossings[cluster] = now
 	}
+	had := now.clients
 	for _, c := range now.clients {
 		if !slices.Contains(want.Clients, c) {
 			n.w.happened("sharing: client shut out")
 		}
 	}
 	now.serves, now.clients = nil, nil
+	clear(now.blocks)
 	for _, share := range want.Serves {
+		if !a.mayShare(share, cluster) {
+			continue
+		}
 		now.serves, now.clients = append(now.serves, share.UID), want.Clients
+		if share.Block {
+			now.blocks[share.UID] = true
+		}
+	}
+	if n.w.cfg.Without == GuardShutOut && len(now.serves) > 0 {
+		now.kept = append(now.kept, had...)
 	}
 	used := slices.ContainsFunc(slices.Collect(maps.Keys(n.host)), func(id string) bool { return clusterOf(id) == cluster && n.host[id].runs() })
 	switch {
@@ -97,8 +112,14 @@ func (a *agent) applySharing(cluster, key string, try int) {
 		delete(n.crossings, cluster)
 	}
 	n.w.checkSharing(cluster)
+	n.w.touched()
 	a.report()
 	a.wake(0)
+}
+
+// letsIn reports whether a node has what is served.
+func (c *crossing) letsIn(addr netip.Addr) bool {
+	return slices.Contains(c.clients, addr) || slices.Contains(c.kept, addr)
 }
 
 // sharingsObserved adds what an agent says of volumes that cross.
@@ -112,7 +133,7 @@ func (a *agent) sharingsObserved(told *agentstream.Observed) {
 }
 
 // hasVolumes reports whether a member may begin to use its volumes.
-func (a *agent) hasVolumes(d wanted) bool {
+func (a *agent) hasVolumes(id string, d wanted) bool {
 	if len(d.volumes) == 0 || a.n.w.cfg.Without == GuardSettled {
 		return true
 	}
@@ -125,6 +146,12 @@ func (a *agent) hasVolumes(d wanted) bool {
 		return false
 	}
 	for _, claim := range d.volumes {
+		if !a.hasDiskHere(claim, id, d) {
+			return false
+		}
+		if claim.Detaching {
+			continue
+		}
 		wanted := slices.ContainsFunc(want.Reaches, func(r volume.Remote) bool { return r.UID == claim.UID })
 		if claim.Node != a.n.record.Name && (!wanted || has == nil || !has.reaches[claim.UID]) {
 			return false
@@ -166,7 +193,7 @@ func (w *world) checkSharing(cluster string) {
 		}
 		for _, n := range w.nodes {
 			addr := netip.MustParseAddr(n.record.Underlay)
-			if !slices.Contains(c.clients, addr) || slices.ContainsFunc(slices.Collect(maps.Values(held)), func(a *api.Assignment) bool {
+			if !c.letsIn(addr) || slices.ContainsFunc(slices.Collect(maps.Values(held)), func(a *api.Assignment) bool {
 				return a.ClusterUID == cluster && a.Node == n.record.Name
 			}) {
 				continue

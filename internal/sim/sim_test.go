@@ -245,6 +245,8 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 	// Some guards matter in few lives. Their lives have nothing but what they matter in.
 	moving := Kinds(1<<Groups | 1<<Move | 1<<LateMessages | 1<<CommitUnknown | 1<<CrashBetweenWrites | 1<<AgentHangs | 1<<Midway | 1<<AgentRestart | 1<<AgentSleep |
 		1<<Power | 1<<Cut | 1<<CutOneWay | 1<<Reset | 1<<LeaderCrash | 1<<Usurp | 1<<Deposed)
+	disks := Kinds(1<<Disks | 1<<IOLimits | 1<<Scale | 1<<Save | 1<<Move | 1<<Pause | 1<<DiskEnds | 1<<MemberEnds | 1<<MemberIll | 1<<CleanFails | 1<<AgentRestart | 1<<AgentSleep | 1<<Power | 1<<Cut |
+		1<<CutOneWay | 1<<Sick)
 	for guard, want := range map[Guard]struct {
 		check string
 		seed  uint64
@@ -254,15 +256,15 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 		GuardLooking: {"hosts", 1, 0}, GuardConfirming: {"hosts", 1, 0}, GuardLost: {"hosts", 1, 0}, GuardGrace: {"death", 1, 0}, GuardReported: {"", 14, 0},
 		GuardRecovery: {"", 30, 0}, GuardGarbage: {"garbage", 10, 0}, GuardCurrent: {"", 12, 0}, GuardDebris: {"", 74, 0}, GuardDeadline: {"", 9, 0},
 		GuardUsage: {"", 11, 0}, GuardStale: {"obedience", 57, 0}, GuardHandedOver: {"", 7, moving}, GuardWithdrawn: {"floating", 9, 0}, GuardDeparture: {"identity", 11, 0}, GuardSettled: {"", 23, 0},
+		GuardOneMachine: {"disks", 1, disks}, GuardOneMember: {"disks", 1, disks}, GuardShutOut: {"", 1, disks}, GuardKind: {"kinds", 1, disks}, GuardLimits: {"limits", 1, disks},
 	} {
 		t.Run(string(guard), func(t *testing.T) {
 			t.Parallel()
 			const hunt, tries = 300, 3
 			for i := range uint64(hunt * tries) {
 				settings := NewSettings(want.seed + i/tries)
-				settings.Kinds = settings.Kinds.Without(Functions, Homes) // lives without ports on adapters and homes that are volumes show these guards sooner
-				if want.only != 0 {
-					settings.Kinds &= want.only
+				if settings.Kinds &= AllKinds().Without(Functions, Homes, Disks, IOLimits, DiskEnds); want.only != 0 { // lives without ports on adapters and further volumes show these guards sooner
+					settings.Kinds = NewSettings(settings.Seed).Kinds & want.only
 				}
 				_, err := run(t, Config{Settings: settings, Without: guard})
 				var v *Violation

@@ -63,6 +63,9 @@ func (w *world) askSnapshot(name, uid, snapshot string) {
 				return false
 			}
 		}
+		if hasDisk(s.cache.View(), &c.Intent) {
+			return false
+		}
 		in.Snapshots = append(in.Snapshots, api.SnapshotIntent{Name: snapshot, AskedAt: s.now()})
 		return standsOrRuns(c) && len(in.Snapshots) <= api.MaxSnapshots
 	})

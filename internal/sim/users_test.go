@@ -100,6 +100,8 @@ func (w *world) makeProjects() {
 	w.makeGuards(repo)
 	w.scheduleVolumes()
 	w.scheduleHomes()
+	w.scheduleDisks()
+	w.limitVolumes(0)
 }
 
 // drawLife draws all of it first and then drops what must not happen.

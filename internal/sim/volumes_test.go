@@ -30,10 +30,12 @@ type pool struct {
 	// obeyed is the newest generation that was obeyed of each volume, purged are those that were wiped.
 	obeyed map[string]int64
 	purged map[string]bool
+	// serves are the block volumes that a process serves to a cluster; true: read-only. These end with the kernel.
+	serves map[disk]bool
 }
 
 func newPool() *pool {
-	return &pool{volumes: map[string]volume.State{}, obeyed: map[string]int64{}, purged: map[string]bool{}}
+	return &pool{volumes: map[string]volume.State{}, obeyed: map[string]int64{}, purged: map[string]bool{}, serves: map[disk]bool{}}
 }
 
 // addPool gives every second node of those that are always on room for volumes.
@@ -42,6 +44,7 @@ func (w *world) addPool(record *api.NodeRecord) {
 	if w.drawnFor(record.Name+" shares", 5) == 0 {
 		record.VolumeSharing = &api.VolumeSharing{ServeProblem: "no server", ReachProblem: "no client"}
 	}
+	record.VolumeSharing.Blocks = w.drawnFor(record.Name+" blocks", 6) > 0
 	if w.drawnFor(record.Name+" pool", 2) == 0 {
 		record.VolumePool = &api.VolumePool{Kind: "xfs", CapacityBytes: int64(2+w.drawnFor(record.Name+" room", 8)) << 30}
 	}
@@ -122,7 +125,7 @@ func (w *world) makeVolume(s *server, name, key string) {
 	if w.oneWriter(in.UID) {
 		in.Access = api.VolumeOneWriter
 	}
-	if others := s.cache.View().Volumes; len(others) > 0 && w.drawnFor(key+" clone", 3) == 0 {
+	if others := fileVolumes(s.cache.View()); len(others) > 0 && w.drawnFor(key+" clone", 3) == 0 {
 		origin := others[w.drawnFor(key+" origin", len(others))]
 		in.Origin = &api.VolumeOrigin{VolumeUID: origin.UID(), SnapshotUID: api.CloneSnapshotUID(in.UID)}
 		in.SizeBytes = max(in.SizeBytes, origin.Intent.SizeBytes)
@@ -134,6 +137,11 @@ func (w *world) makeVolume(s *server, name, key string) {
 		w.happened("volume made")
 	}
 	w.trace("new volume %s: %v", name, err)
+}
+
+// fileVolumes are those that are file systems.
+func fileVolumes(view *state.View) []*state.Volume {
+	return slices.DeleteFunc(slices.Clone(view.Volumes), func(v *state.Volume) bool { return v.Intent.Kind == api.VolumeBlock })
 }
 
 // obeyVolumes lets a node make its volumes as they are wanted, each after a while.
@@ -152,7 +160,12 @@ func (a *agent) applyVolume(v volume.Volume, key string, try int) {
 	if now < 0 || a.volumes[now].Generation != v.Generation {
 		return // something newer is wanted
 	}
-	if problem := a.n.apply(&v); problem != "" && try < 100 {
+	v = a.volumes[now]
+	problem := a.n.apply(&v)
+	if _, there := a.n.pool.volumes[v.UID]; there && v.Block && !v.Purge && !a.n.sick {
+		a.obeyDisk(&v)
+	}
+	if problem != "" && try < 100 {
 		a.n.w.after(time.Duration(1+a.n.w.drawnFor(key+" again", 10))*time.Second, func() { a.run(func() { a.applyVolume(v, key, try+1) }) })
 	}
 	a.report()
@@ -191,6 +204,7 @@ func (n *node) apply(v *volume.Volume) string {
 	}
 	p.obeyed[v.UID] = v.Generation
 	seen = volume.State{UID: v.UID, Generation: v.Generation, Ready: true, SizeBytes: v.SizeBytes, MaxFiles: v.MaxFiles}
+	n.w.checkMade(v, p.volumes)
 	for _, uid := range v.Snapshots {
 		seen.Snapshots = append(seen.Snapshots, volume.SnapshotState{UID: uid})
 	}
@@ -200,6 +214,15 @@ func (n *node) apply(v *volume.Volume) string {
 
 // purge wipes a volume. No member may have it attached, and no volume may still be to begin as one of its snapshots.
 func (n *node) purge(v *volume.Volume) {
+	for d := range n.pool.serves {
+		if d.uid == v.UID {
+			n.w.happened("block volume is purged while it is served")
+			if n.hasMachine(d) {
+				n.w.fail("disks", "block volume %s is purged while a machine of cluster %s has it", d.uid, d.cluster)
+			}
+			delete(n.pool.serves, d)
+		}
+	}
 	n.w.read(func(m *mirror) {
 		for id, a := range m.held {
 			for i := range a.Volumes {
@@ -243,7 +266,14 @@ func (n *node) taken(except string) int64 {
 // volumesObserved adds what an agent says of volumes.
 func (a *agent) volumesObserved(told *agentstream.Observed) {
 	for _, uid := range slices.Sorted(maps.Keys(a.n.pool.volumes)) {
-		told.Volumes = append(told.Volumes, a.n.pool.volumes[uid])
+		seen := a.n.pool.volumes[uid]
+		seen.Problem = a.unlimited(uid)
+		for _, d := range slices.SortedFunc(maps.Keys(a.n.pool.serves), func(a, b disk) int { return strings.Compare(a.cluster, b.cluster) }) {
+			if d.uid == uid {
+				seen.Attached = append(seen.Attached, d.cluster)
+			}
+		}
+		told.Volumes = append(told.Volumes, seen)
 	}
 	for i := range a.volumes {
 		v := &a.volumes[i]
