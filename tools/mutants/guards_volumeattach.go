@@ -68,8 +68,8 @@ var volumeAttachGuards = []Mutant{
 	{
 		Guard:   "what was detached is unmounted where the member has moved it",
 		File:    "internal/driver/container/remount.go",
-		Find:    `if err := unix.Lstat(point, &at); err == nil && at.Dev == source.Dev && at.Ino == source.Ino {`,
-		Replace: `if err := unix.Lstat(point, &at); err == nil && at.Dev == source.Dev && at.Ino == source.Ino && point == v.Path {`,
+		Find:    `if err == nil && at.Dev_major == source.Dev_major && at.Dev_minor == source.Dev_minor && at.Ino == source.Ino {`,
+		Replace: `if err == nil && at.Dev_major == source.Dev_major && at.Dev_minor == source.Dev_minor && at.Ino == source.Ino && point == v.Path {`,
 		Test:    "./internal/driver/container TestAMemberCantKeepAVolumeByMovingIt",
 	},
 	{
