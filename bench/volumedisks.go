@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
 const (
@@ -35,7 +35,7 @@ var diskWorks = []struct {
 	{"flushed blocks", []string{"-w", "-c", "2000", "-s", "4096", "-d", "1", "--flush-interval", "1"}},
 }
 
-// disks compares an image that package disk serves to QEMU with the same image served by qemu-nbd.
+// disks compares an image that package diskserver serves to QEMU with the same image served by qemu-nbd.
 func (v *volumeRun) disks(ctx context.Context) (err error) {
 	const byHand, product = "qemu-nbd", "nearmetal"
 	files, err := memberbin.Install(v.bare)
@@ -48,8 +48,8 @@ func (v *volumeRun) disks(ctx context.Context) (err error) {
 	}
 	serve := map[string]func() (end func() error, at string, err error){
 		product: func() (func() error, string, error) {
-			s := disk.Serve{Program: files.Binary, Dir: dir, Image: image, UserIDs: api.IDRange{First: 1 << 20, Count: 1 << 16}}
-			return func() error { return disk.End(context.WithoutCancel(ctx), dir) }, disk.Socket(dir), s.Ensure(ctx)
+			s := diskserver.Serve{Program: files.Binary, Dir: dir, Image: image, UserIDs: api.IDRange{First: 1 << 20, Count: 1 << 16}}
+			return func() error { return diskserver.End(context.WithoutCancel(ctx), dir) }, diskserver.Socket(dir), s.Ensure(ctx)
 		},
 		byHand: func() (func() error, string, error) {
 			cmd := exec.CommandContext(ctx, "qemu-nbd", "-f", "raw", "-t", "-k", socket, "--cache=writeback", "--aio=threads", image)

@@ -1,6 +1,6 @@
 // Command nearmetal-member is the first process of every member: it runs sshd, tells the node agent when the member is ready
 // and supervises its jobs. See package member. Started by the name of a
-// sandbox, of a home's server or of a disk's, it is one: see packages sandbox, homeserver and disk.
+// sandbox, of a home's server or of a disk's, it is one: see packages sandbox, homeserver and diskserver.
 package main
 
 import (
@@ -15,11 +15,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/homeserver"
 	"github.com/nearmetal/nearmetal/internal/member"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/sandbox"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
 func main() {
@@ -31,8 +31,8 @@ func main() {
 		_ = homeserver.Hold() // it has told its maker
 		os.Exit(1)
 	}
-	if os.Args[0] == disk.Name {
-		_ = disk.Hold() // it has told its maker
+	if os.Args[0] == diskserver.Name {
+		_ = diskserver.Hold() // it has told its maker
 		os.Exit(1)
 	}
 	if err := run(); err != nil {

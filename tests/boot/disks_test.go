@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 )
 
 // A machine on another node than its block volume writes all the time. Its agent falls silent, and the machine does not. Once another has taken its place,
@@ -125,7 +125,7 @@ func disksOf(t *testing.T, dir string) (pids []int) {
 	must(t, err)
 	for _, file := range files {
 		line, err := os.ReadFile(file)
-		if err == nil && bytes.HasPrefix(line, []byte(disk.Name+"\x00"+dir)) {
+		if err == nil && bytes.HasPrefix(line, []byte(diskserver.Name+"\x00"+dir)) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			must(t, err)
 			pids = append(pids, pid)

@@ -21,7 +21,7 @@ func aboutSites(mark string) bool { return strings.HasPrefix(mark, "nodespace.")
 // aboutPools tells whether a mark is on the way of a pool of volumes, whose own tests kill a process at each of them (packages imagepool and lvmthin).
 func aboutPools(mark string) bool {
 	return strings.HasPrefix(mark, "imagepool.") || strings.HasPrefix(mark, "reflink.") ||
-		strings.HasPrefix(mark, "lvmthin.") || strings.HasPrefix(mark, "disk.") || strings.HasPrefix(mark, "archive.")
+		strings.HasPrefix(mark, "lvmthin.") || strings.HasPrefix(mark, "diskserver.") || strings.HasPrefix(mark, "archive.")
 }
 
 // lanes is how many sites live through crashes side by side.

@@ -11,14 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
 	"github.com/nearmetal/nearmetal/internal/pidfd"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
-// served is an image that a process of package disk serves to the cluster of a rig's members.
-func served(t *testing.T, r *rig, name string, readOnly bool) disk.Serve {
+// served is an image that a process of package diskserver serves to the cluster of a rig's members.
+func served(t *testing.T, r *rig, name string, readOnly bool) diskserver.Serve {
 	t.Helper()
 	data, err := memberbin.Binary()
 	if err != nil {
@@ -37,12 +37,12 @@ func served(t *testing.T, r *rig, name string, readOnly bool) disk.Serve {
 	if err := errors.Join(os.WriteFile(image, content, 0o600), os.Truncate(image, 64<<20)); err != nil {
 		t.Fatal(err)
 	}
-	s := disk.Serve{Program: program, Dir: filepath.Join(r.dir, "disk-"+name), Image: image, ReadOnly: readOnly, UserIDs: r.member(t).Assignment.UserIDs}
+	s := diskserver.Serve{Program: program, Dir: filepath.Join(r.dir, "disk-"+name), Image: image, ReadOnly: readOnly, UserIDs: r.member(t).Assignment.UserIDs}
 	if err := s.Ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := disk.End(context.Background(), s.Dir); err != nil {
+		if err := diskserver.End(context.Background(), s.Dir); err != nil {
 			t.Error(err)
 		}
 	})
@@ -56,8 +56,9 @@ func TestABlockVolumeIsADiskThatOutlivesItsServerAndItsMachinesSleep(t *testing.
 	data, reference, fresh := served(t, r, "data", false), served(t, r, "a-name-of-more-than-20", true), served(t, r, "fresh", false)
 	m := r.member(t)
 	m.Disks = []driver.Disk{
-		{Name: "data", Path: "/volumes/data", Socket: disk.Socket(data.Dir)}, {Name: "a-name-of-more-than-20", Path: "/ref", Socket: disk.Socket(reference.Dir), ReadOnly: true},
-		{Name: "fresh", Path: "/volumes/fresh", Socket: disk.Socket(fresh.Dir)},
+		{Name: "data", Path: "/volumes/data", Socket: diskserver.Socket(data.Dir)},
+		{Name: "a-name-of-more-than-20", Path: "/ref", Socket: diskserver.Socket(reference.Dir), ReadOnly: true},
+		{Name: "fresh", Path: "/volumes/fresh", Socket: diskserver.Socket(fresh.Dir)},
 	}
 	id := m.Assignment.ID
 	if err := r.Start(t.Context(), m); err != nil {

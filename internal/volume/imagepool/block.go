@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
 // A block volume is an image that is never mounted here: what a guest writes there, no kernel of a host takes for a file system. A process serves it to
-// each cluster that has it (package disk).
+// each cluster that has it (package diskserver).
 
 // applyBlock is apply for a block volume.
 func (p *Pool) applyBlock(ctx context.Context, v *volume.Volume, r *record) error {
@@ -72,7 +72,7 @@ func (p *Pool) disksOf(uid string) (clusters []string, err error) {
 		return nil, err
 	}
 	for _, e := range there {
-		runs, err := disk.Runs(p.disk(uid, e.Name()))
+		runs, err := diskserver.Runs(p.disk(uid, e.Name()))
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func (p *Pool) detachDisks(ctx context.Context, uid string, wanted []volume.Atta
 		if slices.ContainsFunc(wanted, func(a volume.Attachment) bool { return a.ClusterUID == e.Name() }) {
 			continue
 		}
-		if err := disk.End(ctx, p.disk(uid, e.Name())); err != nil {
+		if err := diskserver.End(ctx, p.disk(uid, e.Name())); err != nil {
 			return err
 		}
 		failpoint.Hit("imagepool.after-disk-end")
@@ -125,7 +125,7 @@ func (p *Pool) attachDisks(ctx context.Context, v *volume.Volume) error {
 		return err
 	}
 	for _, a := range v.Attachments {
-		s := disk.Serve{Program: p.cfg.Program, Dir: p.disk(v.UID, a.ClusterUID), Image: p.cfg.Images.Path(v.UID), ReadOnly: a.ReadOnly, BytesPerSecond: v.IOBytesPerSecond, UserIDs: a.UserIDs}
+		s := diskserver.Serve{Program: p.cfg.Program, Dir: p.disk(v.UID, a.ClusterUID), Image: p.cfg.Images.Path(v.UID), ReadOnly: a.ReadOnly, BytesPerSecond: v.IOBytesPerSecond, UserIDs: a.UserIDs}
 		if err := s.Ensure(ctx); err != nil {
 			return fmt.Errorf("attaching it to cluster %s: %w", a.ClusterUID, err)
 		}

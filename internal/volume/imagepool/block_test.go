@@ -174,7 +174,7 @@ func TestABlockVolumeSurvivesKills(t *testing.T) {
 	dir := filepath.Join(inMemory(t), "pool")
 	p := newPool(t, dir)
 	one := blockVolume()
-	for _, failpoint := range []string{"imagepool.after-record", "imagepool.after-format", "reflink.before-commit", "disk.after-pid", "disk.after-start", "imagepool.after-disk"} {
+	for _, failpoint := range []string{"imagepool.after-record", "imagepool.after-format", "reflink.before-commit", "diskserver.after-pid", "diskserver.after-start", "imagepool.after-disk"} {
 		crash(t, failpoint, doomed{Dir: dir, Volume: one})
 		p = newPool(t, dir)
 		if _, err := p.Observe(t.Context()); err != nil {

@@ -15,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/ext4"
 	"github.com/nearmetal/nearmetal/internal/volume/imagepool"
 	"github.com/nearmetal/nearmetal/internal/volume/loopdev"
@@ -194,8 +194,8 @@ const doomedVariable = "NEARMETAL_TEST_DOOMED_VOLUME"
 
 // TestMain is what serves a block volume, too.
 func TestMain(m *testing.M) {
-	if os.Args[0] == disk.Name {
-		_ = disk.Hold()
+	if os.Args[0] == diskserver.Name {
+		_ = diskserver.Hold()
 		os.Exit(1)
 	}
 	if text := os.Getenv(doomedVariable); text != "" {

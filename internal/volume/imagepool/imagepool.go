@@ -21,9 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/ext4"
 	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 	"github.com/nearmetal/nearmetal/internal/volume/reflink"
@@ -74,7 +74,7 @@ type Config struct {
 	// Dir is an absolute path, in which no name is a link.
 	Dir    string
 	Images Images
-	// Program is the path of the member agent's program, which serves block volumes (package disk).
+	// Program is the path of the member agent's program, which serves block volumes (package diskserver).
 	Program string
 }
 
@@ -131,7 +131,9 @@ func (p *Pool) Dir(uid, clusterUID string) string {
 }
 
 // Socket implements volume.Pool.
-func (p *Pool) Socket(uid, clusterUID string) string { return disk.Socket(p.disk(uid, clusterUID)) }
+func (p *Pool) Socket(uid, clusterUID string) string {
+	return diskserver.Socket(p.disk(uid, clusterUID))
+}
 
 func (p *Pool) disk(uid, clusterUID string) string {
 	return filepath.Join(p.cfg.Dir, dirDisks, uid, clusterUID)

@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 )
 
 // diskPort is NBD's, as IANA assigned it.
@@ -25,7 +25,7 @@ func treesOf(all []volume.Share) []volume.Share {
 
 // Socket implements volume.Sharer.
 func (s *Sharer) Socket(uid, clusterUID string) string {
-	return disk.Socket(s.reachedDisk(uid, clusterUID))
+	return diskserver.Socket(s.reachedDisk(uid, clusterUID))
 }
 
 func (s *Sharer) reachedDisk(uid, cluster string) string {
@@ -42,9 +42,9 @@ func (s *Sharer) serveDisks(ctx context.Context, space netns.Handle, want volume
 	}
 	dir := s.dir(want.ClusterUID, nameServedDisks)
 	if len(sockets) == 0 {
-		return disk.End(ctx, dir)
+		return diskserver.End(ctx, dir)
 	}
-	return disk.Share{
+	return diskserver.Share{
 		Program: s.cfg.Program, Dir: dir, UserIDs: want.UserIDs, Space: space, Listen: netip.AddrPortFrom(fabric.Inside(s.cfg.Underlay), diskPort),
 		Clients: inside(want.Clients), Sockets: sockets,
 	}.Ensure(ctx)
@@ -59,14 +59,14 @@ func (s *Sharer) reachDisks(ctx context.Context, space netns.Handle, want volume
 	var errs []error
 	for _, uid := range there {
 		if !slices.ContainsFunc(want.Reaches, func(r volume.Remote) bool { return r.UID == uid }) {
-			errs = append(errs, disk.End(ctx, s.reachedDisk(uid, want.ClusterUID)))
+			errs = append(errs, diskserver.End(ctx, s.reachedDisk(uid, want.ClusterUID)))
 		}
 	}
 	for _, r := range want.Reaches {
 		if !r.Block || !r.Server.IsValid() {
 			continue
 		}
-		errs = append(errs, disk.Reach{
+		errs = append(errs, diskserver.Reach{
 			Program: s.cfg.Program, Dir: s.reachedDisk(r.UID, want.ClusterUID), UserIDs: want.UserIDs, Space: space,
 			Server: netip.AddrPortFrom(fabric.Inside(r.Server), diskPort), Disk: r.UID,
 		}.Ensure(ctx))
@@ -93,7 +93,7 @@ func (s *Sharer) disksReached(cluster string) (uids []string, err error) {
 		return nil, err
 	}
 	for _, uid := range there {
-		runs, err := disk.Runs(s.reachedDisk(uid, cluster))
+		runs, err := diskserver.Runs(s.reachedDisk(uid, cluster))
 		if err != nil {
 			return nil, err
 		}
@@ -108,7 +108,7 @@ func (s *Sharer) disksReached(cluster string) (uids []string, err error) {
 func (s *Sharer) endDisks(ctx context.Context, cluster string) error {
 	there, err := s.disksThere(cluster)
 	for _, uid := range there {
-		err = errors.Join(err, disk.End(ctx, s.reachedDisk(uid, cluster)))
+		err = errors.Join(err, diskserver.End(ctx, s.reachedDisk(uid, cluster)))
 	}
-	return errors.Join(err, disk.End(ctx, s.dir(cluster, nameServedDisks)))
+	return errors.Join(err, diskserver.End(ctx, s.dir(cluster, nameServedDisks)))
 }

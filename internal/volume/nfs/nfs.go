@@ -1,4 +1,4 @@
-// Package nfs carries volumes between nodes: file systems by the kernel's NFS server and client, block volumes by NBD (package disk).
+// Package nfs carries volumes between nodes: file systems by the kernel's NFS server and client, block volumes by NBD (package diskserver).
 //
 // Each cluster with volumes that cross has a network namespace of its own on each node that takes part (link.go), in which the node serves its volumes
 // (package nfsd) and from which it mounts those of others. What is there is read from the kernel: the package remembers nothing. It must never decide
@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/diskserver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/internal/volume"
-	"github.com/nearmetal/nearmetal/internal/volume/disk"
 	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 	"github.com/nearmetal/nearmetal/internal/volume/nfsd"
 )
@@ -51,7 +51,7 @@ type Config struct {
 	// is served then (volume.Pool).
 	Root   func(uid string) string
 	Socket func(uid, cluster string) string
-	// Program is the path of the member agent's program, which carries block volumes (package disk).
+	// Program is the path of the member agent's program, which carries block volumes (package diskserver).
 	Program string
 }
 
@@ -344,7 +344,7 @@ func (s *Sharer) state(cluster string) (volume.SharingState, error) {
 
 // served are the volumes that clients see of this node, and who is let in, by addresses within the tunnel.
 func (s *Sharer) served(space netns.Handle, cluster string) (uids []string, clients []netip.Addr, err error) {
-	disks, err := disk.FoundShare(s.dir(cluster, nameServedDisks))
+	disks, err := diskserver.FoundShare(s.dir(cluster, nameServedDisks))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,10 +1,10 @@
-// Package disk has the processes by which machines get block volumes: one that serves an image by NBD (package nbd) at a Unix socket, and two that carry
+// Package diskserver has the processes by which machines get block volumes: one that serves an image by NBD (package nbd) at a Unix socket, and two that carry
 // connections to such a socket from another node.
 //
 // The processes outlive agents and are found by looking: each has a directory with its PID, and says in its arguments what it does. They are part of the
 // member agent's program (Hold). Serve has one client at a time, the latest: what an earlier one has asked for is done, or refused, before the next gets
 // an answer. So a machine that is lost writes nothing any more once its successor reads. Start with Serve.Ensure.
-package disk
+package diskserver
 
 import (
 	"context"
@@ -261,7 +261,7 @@ func (p process) ensure(ctx context.Context, open func() ([]*os.File, error)) er
 	if err != nil {
 		return fmt.Errorf("serving %s: %w", p.dir, err)
 	}
-	failpoint.Hit("disk.after-start")
+	failpoint.Hit("diskserver.after-start")
 	return nil
 }
 
@@ -314,7 +314,7 @@ func (p process) start(files []*os.File) error {
 	if err := errors.Join(os.WriteFile(at+".new", []byte(strconv.Itoa(started.Pid)), 0o600), os.Rename(at+".new", at)); err != nil {
 		return err
 	}
-	failpoint.Hit("disk.after-pid")
+	failpoint.Hit("diskserver.after-pid")
 	_, err = orders.WriteString(goOn)
 	return err
 }
