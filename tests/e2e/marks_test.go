@@ -56,6 +56,7 @@ var unreached = map[string]string{
 	"vm.after-home":               noVirtualMachines,
 	"vm.after-leave":              noVirtualMachines,
 	"vm.after-link":               noVirtualMachines,
+	"vm.after-mount":              noVirtualMachines,
 	"vm.after-plug":               noVirtualMachines,
 	"vm.after-running":            noVirtualMachines,
 	"vm.after-saved":              noVirtualMachines,
@@ -69,6 +70,7 @@ var unreached = map[string]string{
 	"vm.after-write":              noVirtualMachines,
 	"vm.before-go":                noVirtualMachines,
 	"vm.before-origin":            noVirtualMachines,
+	"vm.before-remount":           noVirtualMachines,
 }
 
 // noVirtualMachines: agents die at these marks in the tests of internal/driver/vm and of internal/fabric/node.
