@@ -254,7 +254,7 @@ func TestWithoutAGuardACheckFails(t *testing.T) {
 	}{
 		GuardElection: {"", 25, 0}, GuardConflict: {"", 66, 0}, GuardEpoch: {"obedience", 1, 0}, GuardTerm: {"obedience", 23, 0},
 		GuardLooking: {"hosts", 1, 0}, GuardConfirming: {"hosts", 1, 0}, GuardLost: {"hosts", 1, 0}, GuardGrace: {"death", 1, 0}, GuardReported: {"", 14, 0},
-		GuardRecovery: {"", 51, 0}, GuardGarbage: {"garbage", 10, 0}, GuardCurrent: {"", 12, 0}, GuardDebris: {"", 74, 0}, GuardDeadline: {"", 9, 0},
+		GuardRecovery: {"", 4, moving}, GuardGarbage: {"garbage", 10, 0}, GuardCurrent: {"", 12, 0}, GuardDebris: {"", 74, 0}, GuardDeadline: {"", 9, 0},
 		GuardUsage: {"", 14, 0}, GuardStale: {"obedience", 57, 0}, GuardHandedOver: {"", 27, moving}, GuardWithdrawn: {"floating", 9, 0}, GuardDeparture: {"identity", 11, 0}, GuardSettled: {"", 4, disks},
 		GuardOneMember: {"disks", 3, disks}, GuardShutOut: {"", 4, disks}, GuardKind: {"kinds", 1, disks}, GuardLimits: {"limits", 2, disks},
 	} {
