@@ -52,7 +52,7 @@ func (v *volumeRun) disks(ctx context.Context) (err error) {
 			return func() error { return diskserver.End(context.WithoutCancel(ctx), dir) }, diskserver.Socket(dir), s.Ensure(ctx)
 		},
 		byHand: func() (func() error, string, error) {
-			cmd := exec.CommandContext(ctx, "qemu-nbd", "-f", "raw", "-t", "-k", socket, "--cache=writeback", "--aio=threads", image)
+			cmd := exec.CommandContext(ctx, "qemu-nbd", "-f", "raw", "-x", "disk", "-t", "-k", socket, "--cache=writeback", "--aio=threads", image)
 			if err := cmd.Start(); err != nil {
 				return nil, "", err
 			}
