@@ -206,8 +206,8 @@ var (
 	}
 	codeVolumeIsBlock = Code{
 		"volume_is_block", http.StatusConflict, "The volume is a block device",
-		"Only the machine that has a block volume knows what is on it: it has no files that a backup could be made of.",
-		"Keep its state in a snapshot, or copy it from within the machine.",
+		"Backups contain files, and nodes never read the content of a block volume.",
+		"Create a snapshot, or copy the files from inside the machine.",
 	}
 	codeNotAttached = Code{
 		"volume_not_attached", http.StatusNotFound, "The cluster does not have the volume",

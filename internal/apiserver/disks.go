@@ -29,7 +29,7 @@ func isDisk(view *state.View, project, name string) bool {
 func keepsDisks(before, after []api.VolumeAttachment, spec *api.ClusterSpec) error {
 	for _, d := range slices.Concat(after, before) {
 		if !slices.Contains(before, d) || !slices.Contains(after, d) {
-			return fail(codeCantAttach, "volume %q is a block volume, which a machine has from its start to its end; create a cluster with it, or delete the one that has it", d.Name)
+			return fail(codeCantAttach, "volume %q is a block volume, which can't be attached or detached while its machine exists; create a cluster with the volume, or delete the cluster that has it", d.Name)
 		}
 	}
 	if why := lifecycle.DiskBearable(spec); why != "" && len(after) > 0 {
@@ -50,9 +50,9 @@ func changesKind(v *api.VolumeIntent, change api.VolumeChange) error {
 	case change.Files != nil:
 		return problem("files", "a block volume has no number of files; omit it")
 	case change.Access != nil && *change.Access == api.VolumeShared:
-		return problem("access", "a block volume can't be shared: machines would overwrite what others have in memory")
+		return problem("access", "conflicts with the kind block: machines would overwrite each other's cached blocks")
 	case change.Size != nil && int64(*change.Size) < v.SizeBytes:
-		return problem("size", "a block volume does not shrink: nobody but its machine knows how much of its "+resource.Storage.Number(v.SizeBytes)+" is in use")
+		return problem("size", "a block volume can't shrink, because only its machine knows how much of the "+resource.Storage.Number(v.SizeBytes)+" is in use")
 	}
 	return nil
 }

@@ -285,7 +285,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"awaited","size":"1GiB","from_backup":true}`})
 			return send(t, s, request{method: "POST", path: "/v1/volumes/awaited/snapshots", body: `{"name":"s0"}`})
 		}},
-		{"volume_is_block", `"disk" is a block volume, which has no files`, func() *http.Response {
+		{"volume_is_block", `"disk" is a block volume, and backups contain files`, func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/volumes", body: `{"name":"disk","size":"1GiB","kind":"block"}`})
 			return send(t, s, request{path: "/v1/volumes/disk/backup"})
 		}},

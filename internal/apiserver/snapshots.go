@@ -140,7 +140,7 @@ func (s *Server) createSnapshot(ctx context.Context, in *namedBody) (*body[api.C
 		return nil, fail(codeCantSave, "environment %q of member %q is the disk of another system, whose members have no snapshots", a.Environment, a.Member)
 	}
 	if disks := disksOf(s.cfg.Reader.View(), &c.Intent); len(disks) > 0 {
-		return nil, fail(codeCantSave, "cluster %q has the block volume %q, which goes on while its snapshot stands still; a machine that resumed from that would destroy what is there",
+		return nil, fail(codeCantSave, "cluster %q can't have snapshots: memory restored from a snapshot would be older than its block volume %q, and would corrupt it",
 			name, disks[0].Name)
 	}
 	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {

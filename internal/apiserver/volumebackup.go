@@ -44,7 +44,7 @@ func (s *Server) volumeToBackUp(ctx context.Context, name, snapshot string) (nod
 	case v.Intent.DeleteRequestedAt != nil:
 		return "", copied, fail(codeVolumeDeleted, "volume %q was deleted; bring it back first: nearmetal volume undelete %s", own, own)
 	case v.Intent.Kind == api.VolumeBlock:
-		return "", copied, fail(codeVolumeIsBlock, "volume %q is a block volume, which has no files to back up; make a snapshot: nearmetal volume snapshot create %s@NAME", own, own)
+		return "", copied, fail(codeVolumeIsBlock, "volume %q is a block volume, and backups contain files; create a snapshot instead: nearmetal volume snapshot create %s@NAME", own, own)
 	case v.Importing():
 		return "", copied, noContentYet(own)
 	case v.Node() == "":

@@ -36,8 +36,8 @@ func (a *app) volumeCreate() *cobra.Command {
 		Long: `Create a volume of a project, and wait until it is ready. It lies on the node with most room, unless --node names another. --from makes it a
 clone of a snapshot, or of what another volume holds now; a clone lies on the node of its origin.
 
---kind block makes it a disk for one virtual machine at a time. The machine makes a file system on it when it is empty, and has that where it has other
-volumes. No node looks at what is on it.
+--kind block creates a disk for one virtual machine at a time. The machine formats an empty disk with ext4 and mounts it at the volume's path. Nodes never
+read the content.
 
 --from-backup sends the file that 'nearmetal volume backup' wrote, of this site or of another; - is standard input, which needs --size. The volume is
 there when its node has read the backup whole. A backup that is cut, damaged, or does not fit is refused, and nothing is left. If the connection breaks

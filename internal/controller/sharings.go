@@ -215,7 +215,7 @@ func (x *crossing) crosses(node string) bool {
 	return !x.in.encrypted || record != nil && situation.Unsealed(record) == ""
 }
 
-// addPeer adds another node to what a node is told. Where the underlay is encrypted, peers are told in a way that no older agent understands: one would
+// addPeer adds another node to a node's orders. On an encrypted underlay, peers are in a field that no older agent reads: an older agent would
 // send to them in clear. The record of a node may still be that of its former agent.
 func (x *crossing) addPeer(s *volume.Sharing, addr netip.Addr, node string) {
 	if s.Encrypted {

@@ -149,13 +149,13 @@ func TestOnAnEncryptedSiteNodesAreToldOfPeersByTheirKeysAlone(t *testing.T) {
 	x.able(api.NodeRecord{Name: "n2", WireGuardKey: "k2", AgentVersion: "older"}, api.NodeRecord{Name: "n3"})
 	x.look()
 	if len(x.told["n2"])+len(x.told["n3"]) > 0 {
-		t.Errorf("nodes that can't encrypt are told %+v and %+v", x.told["n2"], x.told["n3"])
+		t.Errorf("nodes that can't encrypt receive %+v and %+v", x.told["n2"], x.told["n3"])
 	}
 	x.want("while two are let in that can't encrypt", "n1", volume.Sharing{Encrypted: true})
 	x.able(api.NodeRecord{Name: "n1", AgentVersion: "older"}, api.NodeRecord{Name: "n2", WireGuardKey: "other"})
 	x.look()
 	if len(x.told["n1"]) > 0 {
-		t.Errorf("a node that can't encrypt is told %+v", x.told["n1"])
+		t.Errorf("a node that can't encrypt receives %+v", x.told["n1"])
 	}
 	x.want("while the volume's node can't encrypt", "n2", volume.Sharing{Encrypted: true, Client: true})
 	x.able(api.NodeRecord{Name: "n1", WireGuardKey: "k1"})
@@ -301,7 +301,7 @@ func TestNodesAreToldOfRatesWhereAllVolumesThatCrossHaveALimit(t *testing.T) {
 				got = append(got, s.Rates...)
 			}
 			if !slices.Equal(got, want[node]) {
-				t.Errorf("%s: %s is told the rates %v, want %v", when, node, got, want[node])
+				t.Errorf("%s: %s receives the rates %v, want %v", when, node, got, want[node])
 			}
 		}
 	}

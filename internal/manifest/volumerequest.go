@@ -131,9 +131,9 @@ func (n *normalizer) volumeKind(req api.VolumeRequest) {
 		n.add("kind", string(req.Kind), "%q is no kind of volume; give %s", req.Kind, strings.Join(VolumeKinds(), ", "))
 	case req.Kind == api.VolumeFiles:
 	case req.Files != 0:
-		n.add("files", strconv.FormatInt(req.Files, 10), "conflicts with the kind %q, which has no files of ours; omit one of them", req.Kind)
+		n.add("files", strconv.FormatInt(req.Files, 10), "conflicts with the kind %q, which has no limit of files; omit files", req.Kind)
 	case req.Access == api.VolumeShared:
-		n.add("access", string(req.Access), "conflicts with the kind %q: machines would overwrite what others have in memory", req.Kind)
+		n.add("access", string(req.Access), "conflicts with the kind %q: machines would overwrite each other's cached blocks", req.Kind)
 	case req.FromBackup:
 		n.add("from_backup", "", "conflicts with the kind %q; a backup has files", req.Kind)
 	}

@@ -294,7 +294,7 @@ func bearable(v *api.VolumeIntent, spec *api.ClusterSpec, a api.VolumeAttachment
 	}
 	why := lifecycle.DiskBearable(spec)
 	if a.MountPath() == "/home" {
-		why = "a home is a file system that its node has, too; omit the path, or give another"
+		why = "it can't be the home, /home; omit the path, or give another"
 	}
 	if why != "" {
 		return fmt.Errorf("volume %q %w: %s", a.Name, ErrOneMachine, why)
@@ -312,7 +312,7 @@ func (r *Repo) mayAttach(ctx context.Context, v *api.VolumeIntent, cluster strin
 	writers, readers = slices.DeleteFunc(writers, other), slices.DeleteFunc(readers, other)
 	if v.Kind == api.VolumeBlock && v.Access != api.VolumeManyReaders { // what one writes, the machine of another does not look for
 		if beside := slices.Concat(writers, readers); len(beside) > 0 && (len(writers) > 0 || !readOnly) {
-			return use, fmt.Errorf("volume %q is %w by cluster %s, and a block volume that is written to has one machine; delete that cluster first",
+			return use, fmt.Errorf("volume %q is %w by cluster %s; only one machine can have a writable block volume. Delete that cluster first",
 				ownName(v.Name), ErrInUse, ownName(beside[0]))
 		}
 		return use, nil
