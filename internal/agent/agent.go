@@ -239,6 +239,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-probe.C:
 			a.probe(ctx)
 			a.examine(ctx)
+			a.lookAtDisks(ctx)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -37,4 +38,21 @@ func (a *Agent) keptByLeaving(uid string) bool {
 // hasDisk reports whether a machine has a block volume, or may come to have it.
 func (m *memberState) hasDisk(uid string) bool {
 	return m.assigned != nil && (alive(m.state) || m.busy) && slices.ContainsFunc(m.assigned.Volumes, func(c api.VolumeClaim) bool { return c.UID == uid && c.Block })
+}
+
+// lookAtDisks finds out whether the processes that serve and carry block volumes still run. Their machines wait while they don't, so the regular look at
+// volumes would be late.
+func (a *Agent) lookAtDisks(ctx context.Context) {
+	for _, s := range a.volumes.states {
+		if s.applied != nil && s.applied.Block && len(s.applied.Attachments) > 0 {
+			a.lookAtVolumes(ctx, a.cfg.Clock.Now())
+			break
+		}
+	}
+	for _, s := range a.sharings.states {
+		if s.applied != nil && s.applied.HasDisks() {
+			a.lookAtSharings(ctx, a.cfg.Clock.Now())
+			break
+		}
+	}
 }

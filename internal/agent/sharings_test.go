@@ -306,7 +306,7 @@ func TestWhatCarriesABlockVolumeIsStartedAgain(t *testing.T) {
 	}
 	crossing.Boot()
 	crossing.Put(volume.SharingState{ClusterUID: "u1"})
-	a.lookAtSharings(t.Context(), a.cfg.Clock.Now())
+	a.lookAtDisks(t.Context())
 	settleSharings(t, a)
 	if s, _ := crossing.State("u1"); len(s.Reaches) != 1 {
 		t.Errorf("it is not reached any more: %+v", s)

@@ -271,10 +271,14 @@ func TestWhatServesABlockVolumeIsStartedAgain(t *testing.T) {
 		t.Errorf("what is there is changed: %q", calls)
 	}
 	disk.Reboot()
-	a.lookAtVolumes(t.Context(), a.cfg.Clock.Now())
+	a.lookAtDisks(t.Context())
 	settleVolumes(t, a)
 	if len(disk.Attached(volumeUID)) != 1 {
 		t.Error("it is not attached any more")
+	}
+	a.volumes.states[volumeUID].applied.Block = false
+	if a.lookAtDisks(t.Context()); a.volumes.looking {
+		t.Error("a node without disks looks at its volumes for them")
 	}
 }
 

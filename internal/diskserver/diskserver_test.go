@@ -349,3 +349,42 @@ func TestADiskIsHeldToItsLimit(t *testing.T) {
 		t.Errorf("it is held to the limit that it had: %v\n%s", err, out)
 	}
 }
+
+// A QEMU that a guest has taken over may open one connection after the other, and costs no more than a few.
+func TestAMachineOpensSoManyConnectionsAndNoMore(t *testing.T) {
+	p := newPlace(t)
+	space, err := netns.New()
+	p.must(err)
+	t.Cleanup(func() { _ = space.Close() })
+	p.must(space.Do(func() error { return exec.Command("ip", "link", "set", "lo", "up").Run() }))
+	silent, err := net.Listen("unix", p.at("silent"))
+	p.must(err)
+	t.Cleanup(func() { _ = silent.Close() })
+	p.must(os.Chmod(p.at("silent"), 0o666))
+	accepted := make(chan net.Conn, 2*mostCarried)
+	go func() {
+		for {
+			conn, err := silent.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- conn
+		}
+	}()
+	loopback := netip.MustParseAddr("127.0.0.1")
+	share := Share{
+		Program: p.program, Dir: p.at("share"), UserIDs: ids, Space: space, Listen: netip.AddrPortFrom(loopback, 10809), Clients: []netip.Addr{loopback},
+		Sockets: map[string]string{"silent": p.at("silent")},
+	}
+	p.must(share.Ensure(t.Context()))
+	reach := Reach{Program: p.program, Dir: p.at("reach"), UserIDs: ids, Space: space, Server: share.Listen, Disk: "silent"}
+	p.must(reach.Ensure(t.Context()))
+	for range mostCarried {
+		dial(t, Socket(reach.Dir))
+		<-accepted
+	}
+	refused := dial(t, Socket(reach.Dir))
+	if n, err := refused.Read(make([]byte, 1)); !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("one connection too many is not closed: %d bytes, %v", n, err)
+	}
+}

@@ -44,6 +44,8 @@ const (
 	// silenceTime is after how much time without an answer a node is held to be gone.
 	silenceTime = 10 * time.Second
 	maxName     = 128
+	// mostCarried bounds the connections that a process carries at once. A machine has one for each disk, and one more while it connects again.
+	mostCarried = 64
 )
 
 // Hold is the life of a process. It returns only when it can't begin, or can't go on.
@@ -257,14 +259,22 @@ func noticeSilence(conn net.Conn) error {
 	return errors.Join(err, inner)
 }
 
-// carryAll accepts connections, and carries each to what connect returns, until either ends.
+// carryAll accepts connections, and carries each to what connect returns, until either ends. Connections beyond mostCarried are closed at once.
 func carryAll(listener net.Listener, connect func(net.Conn) (net.Conn, error)) error {
+	places := make(chan struct{}, mostCarried)
 	for {
 		conn, err := listener.Accept()
 		if err != nil {
 			return fmt.Errorf("accepting: %w", err)
 		}
+		select {
+		case places <- struct{}{}:
+		default:
+			_ = conn.Close()
+			continue
+		}
 		go func() {
+			defer func() { <-places }()
 			defer func() { _ = conn.Close() }()
 			other, err := connect(conn)
 			if err != nil {

@@ -3,6 +3,7 @@ package volume
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -54,6 +55,11 @@ const firstVNI = 1 << 23
 
 // VNI identifies the VXLAN tunnel between the nodes. It is unique among clusters: their ranges of user IDs are disjoint, and larger than 512.
 func (s Sharing) VNI() int { return firstVNI | int(s.UserIDs.First>>9) }
+
+// HasDisks reports whether block volumes cross.
+func (s *Sharing) HasDisks() bool {
+	return slices.ContainsFunc(s.Serves, func(v Share) bool { return v.Block }) || slices.ContainsFunc(s.Reaches, func(r Remote) bool { return r.Block })
+}
 
 // Share is a volume that lies on this node and is served.
 type Share struct {

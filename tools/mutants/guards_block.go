@@ -212,4 +212,18 @@ var blockGuards = []Mutant{
 		Replace: "if err := await(l.ctx, l.write, 0); err != nil {",
 		Test:    "./internal/diskserver TestADiskIsHeldToItsLimit",
 	},
+	{
+		Guard:   "a machine has a bounded number of connections",
+		File:    "internal/diskserver/hold.go",
+		Find:    "places := make(chan struct{}, mostCarried)",
+		Replace: "places := make(chan struct{}, 2*mostCarried)",
+		Test:    "./internal/diskserver TestAMachineOpensSoManyConnectionsAndNoMore",
+	},
+	{
+		Guard:   "the processes of disks are looked for often",
+		File:    "internal/agent/disks.go",
+		Find:    "s.applied.Block && len(s.applied.Attachments) > 0 {",
+		Replace: "false {",
+		Test:    "./internal/agent TestWhatServesABlockVolumeIsStartedAgain",
+	},
 }
