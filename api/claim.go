@@ -12,6 +12,8 @@ type Executor string
 const (
 	// ExecutorAgent is a node's agent. It proves by looking that nothing of an assignment is left on its node.
 	ExecutorAgent Executor = "agent"
+	// ExecutorProvisioner is the site's provisioner. It proves that a whole machine was powered off, and cleaned, after its member.
+	ExecutorProvisioner Executor = "provisioner"
 	// ExecutorFabric is the site's control of a fabric: a subnet manager, or switches. It proves by reading back that the ports of an
 	// assignment are in none of its networks.
 	ExecutorFabric Executor = "fabric"

@@ -149,6 +149,9 @@ type MachineRecord struct {
 	DoneInspect int64 `json:"done_inspect,omitempty"`
 	// Boot is the boot that goes on or went on last; nil: it never booted here.
 	Boot *Boot `json:"boot,omitempty"`
+	// Tenant is the member for which the machine was booted and after which it has not been cleaned yet; nil: the machine holds nothing of any.
+	// A machine with a tenant boots nothing but what that member boots, or what cleans it.
+	Tenant *MachineTenant `json:"tenant,omitempty"`
 	// Attempt counts the tries at what goes on now, from 1.
 	Attempt int `json:"attempt,omitempty"`
 	// Stop describes the stop of a machine that is stopping, or of a machine that has failed because it could not be stopped. Otherwise it is nil.
@@ -204,6 +207,7 @@ const (
 	BootEnroll      BootPurpose = "enroll"      // a stranger: inspected, then it waits to be taken in
 	BootInspect     BootPurpose = "inspect"     // a known machine is looked at
 	BootEnvironment BootPurpose = "environment" // what an operator asked for
+	BootMember      BootPurpose = "member"      // the machine is a member of a cluster, whose users have all of it
 )
 
 // Boot is one boot of a machine.
@@ -230,6 +234,17 @@ type Boot struct {
 	PeerBytes   int64 `json:"peer_bytes,omitempty"`
 	// Local is true once nothing of the root is read over the network any more.
 	Local bool `json:"local,omitempty"`
+	// Member is the assignment that it is booted for; empty for other purposes than that.
+	Member string `json:"member,omitempty"`
+}
+
+// MachineTenant is the member that had a whole machine last.
+type MachineTenant struct {
+	// Assignment is the member's, Cluster the name of its cluster.
+	Assignment string `json:"assignment"`
+	Cluster    string `json:"cluster"`
+	// Generation is of the first boot for it.
+	Generation int64 `json:"generation"`
 }
 
 // StageTime is the time at which a stage ended.

@@ -64,6 +64,8 @@ type NodePort struct {
 type StackCheck struct {
 	Stack Stack `json:"stack"`
 	OK    bool  `json:"ok"`
+	// By is the executor that carries the stack's members; empty: the node's agent.
+	By Executor `json:"by,omitempty"`
 	// Problems tell what is missing and what to do, one a line.
 	Problems []string `json:"problems,omitempty"`
 	// Warnings tell what works worse than it could, and why.
@@ -164,7 +166,10 @@ type NodeIdentity struct {
 	Key  string `json:"key"`
 	Next string `json:"next,omitempty"`
 	// Boot is the generation of the boot that it was made for, and ends with; 0: it is for good.
-	Boot       int64     `json:"boot,omitempty"`
+	Boot int64 `json:"boot,omitempty"`
+	// Member is the assignment that the node is: its agent runs in the hands of that member's users, and is believed about nothing but the member.
+	// Empty: the node is the site's.
+	Member     string    `json:"member,omitempty"`
 	EnrolledAt time.Time `json:"enrolled_at"`
 	// EnrolledBy names the user or the enrollment token, Token is the ID of the latter.
 	EnrolledBy string `json:"enrolled_by"`

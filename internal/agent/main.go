@@ -57,6 +57,11 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if opts.MemberMAC != "" {
+		cfg := Config{StateDir: dir, Log: log, PowerOff: machinePower(opts.AllowPowerOff)}
+		known.Use(&cfg)
+		return runAsMember(ctx, cfg, opts, underlay, members, known)
+	}
 	networks, adapters, key, err := openFabric(ctx, opts, underlay, dir, log)
 	if err != nil {
 		return err

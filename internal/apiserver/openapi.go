@@ -195,7 +195,7 @@ func (firmwareSchema) Schema(huma.Registry) *huma.Schema {
 func (bootStageSchema) Schema(huma.Registry) *huma.Schema { return words(api.BootStages()...) }
 
 func (bootPurposeSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment)
+	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember)
 }
 
 func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {

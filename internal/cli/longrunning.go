@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"time"
@@ -300,6 +301,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
 	cmd.Flags().BoolVar(&opts.InRAM, "in-ram", false, "report that everything members leave on this node is in its memory; refused where the state directory is on a disk, or memory is swapped to one")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")
+	cmd.Flags().StringVar(&opts.MemberMAC, "as-member", "", "carry the member that this machine is and nothing else: MAC address of the interface it booted by, on a machine that the server booted for a cluster")
 	cmd.Flags().BoolVar(&opts.AllowPowerOff, "allow-power-off", false, "let the server power off this machine although it did not boot it")
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
@@ -366,6 +368,11 @@ func checkImageOptions(opts config.Agent) error {
 	}
 	if opts.Builder != config.BuilderAuto && opts.Builder != config.BuilderOff {
 		return usage("--builder is %q; use auto or off", opts.Builder)
+	}
+	if opts.MemberMAC != "" {
+		if mac, err := net.ParseMAC(opts.MemberMAC); err != nil || len(mac) != 6 {
+			return usage("--as-member %q: give a MAC address like 52:54:00:12:34:56", opts.MemberMAC)
+		}
 	}
 	if opts.BootGeneration < 0 {
 		return usage("--boot-generation is %d; generations count from 1", opts.BootGeneration)

@@ -209,6 +209,9 @@ type Agent struct {
 	InRAM bool
 	// BootGeneration is the generation of the boot the agent runs in, as the server gave it to a machine that it booted; 0: another's.
 	BootGeneration int64
+	// MemberMAC is set on a machine that the server booted to be a member: the MAC address of the interface that it booted by. Its agent carries that
+	// member and offers nothing.
+	MemberMAC string
 	// PeerListen is ADDRESS:PORT at which the node serves the images it holds to other nodes. Empty is any port of the underlay address,
 	// when that is known; PeerListenOff serves none.
 	PeerListen string

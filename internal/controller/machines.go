@@ -20,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/pool"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -245,6 +246,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
 		}
 	}
+	in.Tenant = p.tenantOf(m.Name())
 	// Only when somebody asks something of the machine.
 	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil {
 		if on := p.view.OnNode(m.Name()); len(on) > 0 {
@@ -329,4 +331,17 @@ func (p *pass) strangers(ctx context.Context) error {
 		p.cfg.Provisioning.Heard.ForgetStranger(s.MAC)
 	}
 	return errors.Join(errs...)
+}
+
+// tenantOf is the member that has all of a machine, the one that holds it before one that is released; nil: none has.
+func (p *pass) tenantOf(machine string) (tenant *lifecycle.TenantSeen) {
+	for _, c := range p.view.ClustersOnNode(machine) {
+		for a, ref := range c.AllWithRef() {
+			if a.Node != machine || !situation.ByProvisioner(a) || a.Spare || tenant.Holds() {
+				continue
+			}
+			tenant = &lifecycle.TenantSeen{Assignment: a.ID, Cluster: c.Name(), Environment: a.Environment, Digest: a.EnvironmentDigest, Released: ref.Releasing}
+		}
+	}
+	return tenant
 }

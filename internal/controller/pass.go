@@ -96,10 +96,23 @@ func (p *pass) cluster(c *state.Cluster) (decision.Change, error) {
 		asked = append(asked, situation.Asked{Cluster: c, Need: need})
 	}
 	p.asked = append(p.asked, asked...)
-	if settled(c) {
+	if settled(c) && !boots(p.view, c) {
 		p.resting[c.UID()] = resting{cluster: c, asked: asked, until: change.WakeAt}
 	}
 	return change, nil
+}
+
+// boots reports whether a machine that a member has whole is on its way: what is decided of the cluster depends on the machine's record.
+func boots(view *state.View, c *state.Cluster) bool {
+	for a := range c.Held() {
+		if !situation.ByProvisioner(a) {
+			continue
+		}
+		if m := view.Machine(a.Node); m == nil || m.Record == nil || m.Record.Phase != api.MachineReady {
+			return true
+		}
+	}
+	return false
 }
 
 // settled reports whether what is decided of a cluster depends on its own nodes only. Others may have to prove clean what is being released, and

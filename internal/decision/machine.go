@@ -80,8 +80,13 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		r.Generation++
 		r.Attempt = op.Attempt
 		r.Boot = &api.Boot{
-			Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline,
+			Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline, Member: op.Member,
 		}
+		if op.Member != "" && (r.Tenant == nil || r.Tenant.Assignment != op.Member) {
+			r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}
+		}
+	case lifecycle.CleanedAfterTenant:
+		r.Tenant = nil
 	case lifecycle.BeginStop:
 		r.Generation++
 		r.Stop = &api.MachineStop{Generation: r.Generation, CutAt: op.CutAt, Deadline: op.Deadline, ThenBoot: op.ThenBoot}

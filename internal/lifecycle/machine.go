@@ -89,6 +89,8 @@ type MachineInput struct {
 	Agent     AgentSeen
 	// InUse tells, in words, what runs on it; empty for nothing.
 	InUse string
+	// Tenant is the member that holds all of it, released or not; nil: none does.
+	Tenant *TenantSeen
 	// Environment reports what a name stands for: the digest, or the problem that keeps this machine from booting it.
 	Environment func(name string) (digest, problem string)
 	Now         time.Time
@@ -211,6 +213,9 @@ func (in MachineInput) atRest() []MachineOperation {
 		}
 		return in.forget(r.Phase != api.MachineFailed || r.Power == api.PowerOff)
 	}
+	if ops := in.tenantAtRest(); ops != nil {
+		return ops
+	}
 	switch {
 	case req.Number > r.DoneRequest:
 		return in.request(req)
@@ -225,6 +230,9 @@ func (in MachineInput) atRest() []MachineOperation {
 // request takes up a request about the power of a machine that is at rest.
 func (in MachineInput) request(req api.PowerRequest) []MachineOperation {
 	took := TakeUp{Request: req.Number, Inspect: in.Record.DoneInspect}
+	if in.Tenant.Holds() && req.Action != api.PowerActionOff {
+		return in.refuse(took, in.Record.Phase, fmt.Sprintf("can't be powered %s: it is a member of cluster %s", req.Action, in.Tenant.Cluster))
+	}
 	switch req.Action {
 	case api.PowerActionOn, api.PowerActionCycle:
 		environment := req.Environment
@@ -250,15 +258,15 @@ func (in MachineInput) request(req api.PowerRequest) []MachineOperation {
 // begin decides a boot, or tells why there can be none.
 func (in MachineInput) begin(purpose api.BootPurpose, environment string, took TakeUp) []MachineOperation {
 	digest, problem := in.Environment(environment)
+	if dirty := in.dirty(); dirty != "" {
+		problem = dirty
+	}
 	if problem != "" {
-		message := fmt.Sprintf("can't boot %q: %s", environment, problem)
 		rest := in.Record.Phase
 		if rest == api.MachineStopping {
 			rest = api.MachineOff
 		}
-		return []MachineOperation{
-			took, SetMachinePhase{To: rest, Message: message}, machineEvent(in, EventMachineRefused, "machine %s: %s", in.Record.Name, message),
-		}
+		return in.refuse(took, rest, fmt.Sprintf("can't boot %q: %s", environment, problem))
 	}
 	to := api.MachineBooting
 	if purpose == api.BootInspect {
@@ -271,6 +279,13 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 		SetMachinePhase{To: to},
 		machineEvent(in, EventMachineBooting, "machine %s boots %s", in.Record.Name, environment),
 		WakeAt{Time: deadline},
+	}
+}
+
+// refuse takes up a request that is not carried out, and says why.
+func (in MachineInput) refuse(took TakeUp, rest api.MachinePhase, message string) []MachineOperation {
+	return []MachineOperation{
+		took, SetMachinePhase{To: rest, Message: message}, machineEvent(in, EventMachineRefused, "machine %s: %s", in.Record.Name, message),
 	}
 }
 
@@ -306,6 +321,9 @@ func (in MachineInput) trouble() []MachineOperation {
 	r := in.Record
 	if in.Intent.RemoveRequestedAt != nil {
 		return in.stop(api.MachineRemoving, true, "")
+	}
+	if ops := in.tenantLeaves(); ops != nil {
+		return ops
 	}
 	if ops := in.anotherBoot(); ops != nil {
 		return ops
@@ -348,6 +366,9 @@ func (in MachineInput) anotherBoot() []MachineOperation {
 	if environment == r.Boot.Environment {
 		return []MachineOperation{took}
 	}
+	if in.Tenant.Holds() {
+		return in.refuse(took, r.Phase, fmt.Sprintf("can't boot %q: it is a member of cluster %s", environment, in.Tenant.Cluster))
+	}
 	return in.begin(api.BootEnvironment, environment, took)
 }
 
@@ -388,7 +409,13 @@ func (in MachineInput) again(problem string) []MachineOperation {
 // sameBoot is what it boots or booted last, once more.
 func (in MachineInput) sameBoot(attempt int) BeginBoot {
 	b := in.Record.Boot
-	return BeginBoot{Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt}
+	again := BeginBoot{
+		Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Member: b.Member, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt,
+	}
+	if t := in.Record.Tenant; t != nil {
+		again.Cluster = t.Cluster
+	}
+	return again
 }
 
 func (in MachineInput) fail(problem string) []MachineOperation {
@@ -410,6 +437,11 @@ func (in MachineInput) ready() []MachineOperation {
 		return append([]MachineOperation{SetMachinePhase{To: r.Phase, Message: message}}, in.vanished()...)
 	case in.Intent.RemoveRequestedAt != nil:
 		return in.stop(api.MachineRemoving, false, "")
+	}
+	if ops := in.tenantLeaves(); ops != nil {
+		return ops
+	}
+	switch {
 	case req.Number > r.DoneRequest:
 		return in.whileReady(req)
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
@@ -420,6 +452,9 @@ func (in MachineInput) ready() []MachineOperation {
 
 // vanished looks whether a machine that was ready restarted or lost its power by itself: nothing is left of what it ran.
 func (in MachineInput) vanished() []MachineOperation {
+	if in.Record.Tenant != nil {
+		return in.tenantVanished()
+	}
 	if in.restarted() {
 		return in.bootsAgain()
 	}
@@ -444,10 +479,12 @@ func (in MachineInput) whileReady(req api.PowerRequest) []MachineOperation {
 	switch {
 	case req.Action == api.PowerActionOn && environment == r.Boot.Environment && !in.silent():
 		return []MachineOperation{took}
-	case in.InUse != "" && !req.Force:
-		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it anyway", req.Action, in.InUse)
+	case (in.InUse != "" || in.Tenant.Holds()) && !req.Force:
+		message := fmt.Sprintf("can't be powered %s: %s; use --force to do it anyway", req.Action, orElse(in.InUse, "it is a member of a cluster"))
 		return []MachineOperation{took, SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s %s", r.Name, message)}
 	case req.Action == api.PowerActionOff:
+		return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force, "")...)
+	case in.dirty() != "": // its member would not be there again
 		return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force, "")...)
 	case in.silent():
 		return in.begin(api.BootEnvironment, environment, took) // there is nobody to ask to go off first: it is woken, and reset if that can be done

@@ -26,8 +26,10 @@ type TakeUp struct{ Request, Inspect int64 }
 type BeginBoot struct {
 	Purpose             api.BootPurpose
 	Environment, Digest string
-	Deadline            time.Time
-	Attempt             int
+	// Member is the assignment that the machine is booted for, Cluster its cluster's name; empty for other purposes.
+	Member, Cluster string
+	Deadline        time.Time
+	Attempt         int
 }
 
 // BeginStop decides that a machine goes off: a new generation, in which its power may be cut.
@@ -52,21 +54,25 @@ type NoteInspection struct{ Health []api.HealthResult }
 // Verified notes that the machine has proved that it boots.
 type Verified struct{}
 
+// CleanedAfterTenant notes that nothing is left on the machine of the member that had it.
+type CleanedAfterTenant struct{}
+
 // ForgetMachine removes intent, record and hardware.
 type ForgetMachine struct{}
 
-func (EnrollMachine) machineOperation()   {}
-func (SetMachinePhase) machineOperation() {}
-func (TakeUp) machineOperation()          {}
-func (BeginBoot) machineOperation()       {}
-func (BeginStop) machineOperation()       {}
-func (NotePower) machineOperation()       {}
-func (NoteBoot) machineOperation()        {}
-func (NoteInspection) machineOperation()  {}
-func (Verified) machineOperation()        {}
-func (ForgetMachine) machineOperation()   {}
-func (Emit) machineOperation()            {}
-func (WakeAt) machineOperation()          {}
+func (EnrollMachine) machineOperation()      {}
+func (SetMachinePhase) machineOperation()    {}
+func (TakeUp) machineOperation()             {}
+func (BeginBoot) machineOperation()          {}
+func (BeginStop) machineOperation()          {}
+func (NotePower) machineOperation()          {}
+func (NoteBoot) machineOperation()           {}
+func (NoteInspection) machineOperation()     {}
+func (Verified) machineOperation()           {}
+func (CleanedAfterTenant) machineOperation() {}
+func (ForgetMachine) machineOperation()      {}
+func (Emit) machineOperation()               {}
+func (WakeAt) machineOperation()             {}
 
 // The reasons of events of machines.
 const (

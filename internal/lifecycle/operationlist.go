@@ -57,6 +57,7 @@ func MachineOperations() []MachineOperation {
 		NoteBoot{},
 		NoteInspection{},
 		Verified{},
+		CleanedAfterTenant{},
 		ForgetMachine{},
 		Emit{},
 		WakeAt{},

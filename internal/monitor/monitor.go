@@ -38,6 +38,8 @@ type Config struct {
 	// Register stores what an agent says of its node when it connects. An error is told to the agent, for the people there, and it is
 	// not taken.
 	Register func(ctx context.Context, node api.NodeRecord) error
+	// IsMember reports whether a node is a machine that a member has whole; nil: none is. The agent of such a node is believed about that member alone.
+	IsMember func(node string) bool
 	// Now is read for differences only: it must carry a monotonic reading, as time.Now does, or jumps of the clock kill nodes.
 	Now func() time.Time
 	// Tick paces the pings of a stream; nil: a time.Ticker.
@@ -365,6 +367,9 @@ func (m *Monitor) disconnect(name string, s *stream) {
 // observe takes the whole of what an agent sees in place of what it said before. The last words of a stream that another has
 // replaced say nothing any more: an agent repeats itself only when something changes.
 func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
+	if m.cfg.IsMember != nil && m.cfg.IsMember(name) {
+		o = ofMember(o)
+	}
 	refusePhases(&o)
 	fitTexts(&o)
 	m.mu.Lock()
@@ -393,6 +398,12 @@ func (m *Monitor) observe(name string, s *stream, o agentstream.Observed) {
 	}
 	n.observed, n.reported = o, true
 	m.notify(n)
+}
+
+// ofMember is what the agent of a machine that is a member is believed: how the member, its jobs and its volumes are. That nothing is left of it, the
+// provisioner says.
+func ofMember(o agentstream.Observed) agentstream.Observed {
+	return agentstream.Observed{Term: o.Term, Members: o.Members, Jobs: o.Jobs, Sharings: o.Sharings, PowerOffProblem: o.PowerOffProblem}
 }
 
 // refusePhases makes a member unhealthy whose agent reports a phase that is not for agents to report: such a member can't be used, and the leader

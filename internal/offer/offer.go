@@ -56,7 +56,7 @@ func Carried(hardware *api.Hardware, site Site) []api.StackCheck {
 	if hardware == nil || !site.Metal {
 		return nil
 	}
-	return []api.StackCheck{{Stack: api.StackMetal, OK: true}}
+	return []api.StackCheck{{Stack: api.StackMetal, OK: true, By: api.ExecutorProvisioner}}
 }
 
 // controlled are the ports whose fabric the site has an executor for.

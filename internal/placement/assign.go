@@ -77,7 +77,7 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		}
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
-			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(p.Node, ports), RAMBoot: p.RAMBoot, Whole: p.Whole,
+			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(&p, ports), RAMBoot: p.RAMBoot, Whole: p.Whole,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, ReserveBytes: p.ReserveBytes, DiskBytes: p.DiskBytes, Oversubscribed: p.Oversubscribed,
 			SharesMemory: p.SharesMemory, Display: p.Display, CPUModel: p.CPUModel, UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
@@ -143,9 +143,12 @@ func CheckHost(n *api.Network, a netip.Addr) error {
 	return nil
 }
 
-// cleanBy are the node's agent, and each fabric that a port is on.
-func cleanBy(node string, ports []api.PortClaim) []api.Prover {
-	provers := api.ByAgents(node)
+// cleanBy are who carries the member, and each fabric that a port is on.
+func cleanBy(placed *Placed, ports []api.PortClaim) []api.Prover {
+	provers := api.ByAgents(placed.Node)
+	if placed.By != "" {
+		provers = []api.Prover{{By: placed.By, At: placed.Node}}
+	}
 	for _, p := range ports {
 		if by := (api.Prover{By: api.ExecutorFabric, At: p.Fabric}); p.Fabric != "" && !slices.Contains(provers, by) {
 			provers = append(provers, by)

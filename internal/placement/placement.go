@@ -39,6 +39,8 @@ type Placed struct {
 	// Whole is the whole node: Slots and Memory are all that it offers, and Ports are its own.
 	Whole          bool
 	Ports          []api.NodePort
+	// By is the executor that carries the member, when it is not the node's agent.
+	By api.Executor
 	Oversubscribed bool
 	// SharesMemory is what its group asks for (api.Group).
 	SharesMemory bool
@@ -114,6 +116,7 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 				}
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {
+					p.By = carrierOf(&n.record, g.Stack)
 					cores, memory, p.Ports = len(n.layout.cores), n.record.Capacity.MemoryBytes, n.record.Capacity.Ports
 				}
 				numbers, p.Slots = cut(numbers, func(to []int) []int { return n.layout.pick(to, taken.cores, cores) })
@@ -155,6 +158,16 @@ func (o occupancy) clone() occupancy {
 
 // Whole reports whether members of a stack get whole nodes, which may be machines that are off: nothing of theirs is shared with anybody.
 func Whole(stack api.Stack) bool { return stack == api.StackMetal }
+
+// carrierOf is the executor that carries members of a stack on a node; empty: the node's agent.
+func carrierOf(rec *api.NodeRecord, stack api.Stack) api.Executor {
+	for i := range rec.Stacks {
+		if rec.Stacks[i].Stack == stack && rec.Stacks[i].OK {
+			return rec.Stacks[i].By
+		}
+	}
+	return ""
+}
 
 // ramBoot is the boot in whose memory everything lies that members of a stack leave on a node; 0 when it does not. A member that gets the whole
 // machine ends the boot that its agent told of, and is in none of its memory.

@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/power"
 	"github.com/nearmetal/nearmetal/internal/machine/power/console"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
@@ -123,3 +124,25 @@ func (a addresses) Range() string {
 
 // TargetSeconds is how long a boot should take.
 func (a addresses) TargetSeconds() float64 { return a.target.Seconds() }
+
+// isMember reports whether a node is a machine that a member has whole: its agent is in the hands of the member's users.
+func isMember(view *state.View, node string) bool {
+	n := view.Node(node)
+	return n != nil && n.Identity != nil && n.Identity.Member != ""
+}
+
+// asInspected is what is stored of a node when its agent connects: what the agent says, and of a machine that a member has whole what was inspected, since
+// nothing that the member's users say of the machine may outlast them.
+func asInspected(view *state.View, node api.NodeRecord) api.NodeRecord {
+	if !isMember(view, node.Name) {
+		return node
+	}
+	known := api.NodeRecord{
+		Name: node.Name, AgentVersion: node.AgentVersion, BootGeneration: node.BootGeneration, FirstSeenAt: node.FirstSeenAt,
+		Underlay: node.Underlay, Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{},
+	}
+	if hardware := view.Node(node.Name).Hardware(); hardware != nil {
+		known.Capacity = offer.Inspected(hardware).Capacity
+	}
+	return known
+}

@@ -335,9 +335,10 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 			if err := cmp.Or(manifest.CheckNode(&node), ownBoot(cache.View(), &node), ownPorts(cache.View(), &node)); err != nil {
 				return err
 			}
-			_, err := repo.PutNode(ctx, node)
+			_, err := repo.PutNode(ctx, asInspected(cache.View(), node))
 			return err
 		},
+		IsMember: func(name string) bool { return isMember(cache.View(), name) },
 	})
 	out.fabrics = situation.Fabrics{}
 	for name, executor := range s.cfg.Fabrics {
@@ -402,7 +403,9 @@ func (h heard) Mounted(a *api.Assignment) (number int64, unmounted string) {
 }
 
 // offers is what the site carries for all its machines.
-func (s *Server) offers(site *site) offer.Site { return offer.Site{Fabrics: site.fabrics.Names()} }
+func (s *Server) offers(site *site) offer.Site {
+	return offer.Site{Fabrics: site.fabrics.Names(), Metal: s.network.Interface != ""}
+}
 
 // deadlines are those of clusters' lives.
 func (s *Server) deadlines() lifecycle.Deadlines {
@@ -425,6 +428,9 @@ func (s *Server) api(site *site) apiserver.Config {
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
 		AgentCarry: site.agents.ServeCarry(func(r agentstream.CarryRequest) (monitor.Carried, error) {
+			if isMember(site.cache.View(), r.Node) {
+				return monitor.Carried{}, fmt.Errorf("node %s is a member, and gets no other members", r.Node)
+			}
 			return situation.CarriedFor(site.cache.View(), r)
 		}),
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,

@@ -62,7 +62,7 @@ func standingOf(n *state.Node) standing {
 		now.drainedAt = n.Control.Since
 	}
 	if m := n.Machine; m != nil {
-		now.off, now.asleep, now.leaving, now.rising = IsOff(m), IsOff(m) && atRest(m), leaving(m), rising(m)
+		now.off, now.asleep, now.leaving, now.rising = IsOff(m), IsOff(m) && atRest(m) && m.Record.Tenant == nil, leaving(m), rising(m)
 		if endedBoots(m) {
 			now.ended = m.Record.Generation
 		}
@@ -101,6 +101,8 @@ func (s *Site) Proved(a *api.Assignment, p api.Prover) bool {
 	switch {
 	case p.By == api.ExecutorFabric:
 		return s.fabrics.unclean(s.View, a, p.At) == nil
+	case p.By == api.ExecutorProvisioner:
+		return cleanMachine(s.View.Machine(p.At), a.ID)
 	case s.proofs[api.Proof{Assignment: a.ID, Prover: p}]:
 		return true
 	default:
@@ -202,11 +204,16 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		}
 	}
 	for a, ref := range c.AllWithRef() {
+		told, byMachine := s.onMachine(a)
 		// A machine that was removed by force takes its node along, whatever ran there.
 		if _, known := s.Nodes[a.Node]; !known {
 			s.Nodes[a.Node] = lifecycle.NodeState{Phase: api.NodeDown, Removed: true}
 		}
 		o := lifecycle.Observation{}
+		if byMachine && !ref.Releasing {
+			in.Observed[a.ID] = told
+			continue
+		}
 		if ref.Releasing {
 			o.Proved, o.Unproved = s.proved(a), s.unproved(a)
 		}

@@ -124,7 +124,7 @@ var bootGuards = []Mutant{
 	{
 		Guard:   "only a machine that boots an environment gets a node agent's token",
 		File:    "internal/machine/bootapi/hello.go",
-		Find:    `if b.Purpose == api.BootEnvironment {`,
+		Find:    `if b.Purpose == api.BootEnvironment || b.Purpose == api.BootMember {`,
 		Replace: `if b.Purpose != "" {`,
 		Test:    "./internal/machine/bootapi TestAMachineIsToldToGoOnAndToStopAsWasDecided",
 	},

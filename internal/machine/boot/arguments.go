@@ -79,7 +79,7 @@ func (a Arguments) check() error {
 		return argumentError("mac", a.MAC, "expected a MAC address")
 	}
 	switch a.Purpose {
-	case api.BootEnroll, api.BootInspect, api.BootEnvironment:
+	case api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember:
 	default:
 		return argumentError("purpose", string(a.Purpose), "expected enroll, inspect or environment")
 	}

@@ -115,7 +115,7 @@ func (a *Agent) boot(ctx context.Context) error {
 	switch a.welcome.Purpose {
 	case api.BootEnroll, api.BootInspect:
 		return a.inspect(ctx)
-	case api.BootEnvironment:
+	case api.BootEnvironment, api.BootMember:
 		return a.environment(ctx, stopDrivers)
 	}
 	return fmt.Errorf("the server requests the boot purpose %q, which is unknown to this boot agent: the agent is older than the server", a.welcome.Purpose)
@@ -135,7 +135,7 @@ func (a *Agent) connect(ctx context.Context, news <-chan struct{}, found chan<- 
 	}
 	close(found)
 	a.log.Info("network interface found", "interface", nic.Name, "after", time.Since(a.begun))
-	if a.args.Purpose == api.BootEnvironment {
+	if a.args.Purpose == api.BootEnvironment || a.args.Purpose == api.BootMember {
 		// While the network answers. An error comes again when they are needed.
 		go func() { _ = a.modules.loadAll(modulesForRoot(image.Root{Format: image.EROFS})) }()
 	}

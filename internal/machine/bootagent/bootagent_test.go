@@ -155,7 +155,7 @@ func TestTheNodeAgentIsToldWhoItIs(t *testing.T) {
 		{PCI: "0000:3b:00.0", Cell: "lan1", VirtualFunctions: 7}, {PCI: "0000:af:00.0", Cell: "ib0"},
 	}}}
 	n := &network{Lease: boot.Lease{Address: netip.MustParsePrefix("10.9.1.5/16")}}
-	got := strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false, "eth1"), " ")
+	got := strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false, "52:54:00:00:00:01", "eth1"), " ")
 	want := "/run/nearmetal/agent/nearmetal agent --server 10.9.0.1:7443 --name n7 --state /var/lib/nearmetal " +
 		"--underlay 10.9.1.5 --boot-generation 12 --memory 5120MiB --in-ram --trunk-interface eth1 " +
 		"--fabric lan1=0000:3b:00.0 --virtual-functions 0000:3b:00.0=7 --fabric ib0=0000:af:00.0 --label rack=r1 --label zone=z"

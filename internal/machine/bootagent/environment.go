@@ -45,12 +45,17 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 	}
 	go a.network.renew(ctx, func(err error) { a.log.Warn("the address can't be renewed; keeping it", "error", err) })
 	failed := a.root.failed()
-	a.loadVirtualization()
+	isMember := a.welcome.Purpose == api.BootMember
+	if !isMember {
+		a.loadVirtualization()
+	}
 	if err := a.startAgent(ctx); err != nil {
 		return err
 	}
 	a.startConsoles()
-	a.startSSH()
+	if !isMember { // the member agent listens there
+		a.startSSH()
+	}
 	sharing, stopSharing := context.WithCancel(ctx)
 	defer stopSharing()
 	go a.share(sharing)
@@ -201,7 +206,7 @@ func (a *Agent) startAgent(ctx context.Context) error {
 	}
 	first := true
 	go a.init.keep(process{
-		name: "the node agent", args: agentArguments(binary, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk, a.trunk(ctx, agent.TrunkMAC)), files: []*os.File{nil, log, log},
+		name: "the node agent", args: agentArguments(binary, a.welcome, a.network, offeredMemory(a.root), a.root.onDisk, a.args.MAC, a.trunk(ctx, agent.TrunkMAC)), files: []*os.File{nil, log, log},
 		env: []string{"NEARMETAL_BOOT_SOCKET=" + bootctl.Socket},
 	}, false, func(pid int) {
 		a.init.setAgent(pid)
@@ -253,7 +258,7 @@ func (a *Agent) trunk(ctx context.Context, mac string) string {
 }
 
 // agentArguments is the node agent's command line; memoryBytes 0 leaves it to the agent how much it offers.
-func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool, trunk string) []string {
+func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64, onDisk bool, bootMAC, trunk string) []string {
 	args := []string{
 		binary, "agent", "--server", w.Agent.Server, "--name", w.Name, "--state", agentState,
 		"--underlay", n.Address.Addr().String(), "--boot-generation", strconv.FormatInt(w.Agent.Generation, 10),
@@ -266,6 +271,9 @@ func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64
 	}
 	if trunk != "" {
 		args = append(args, "--trunk-interface", trunk)
+	}
+	if w.Purpose == api.BootMember {
+		return append(args, "--as-member", bootMAC)
 	}
 	for _, adapter := range w.Agent.Adapters {
 		args = append(args, "--fabric", adapter.Cell+"="+adapter.PCI)

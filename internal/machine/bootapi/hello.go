@@ -103,12 +103,13 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	nonce := sha256.Sum256([]byte(hello.Nonce))
 	redemption := state.Redemption{UID: m.UID(), Machine: m.Name(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
 	var identity *api.NodeIdentity
-	if b.Purpose == api.BootEnvironment {
+	if b.Purpose == api.BootEnvironment || b.Purpose == api.BootMember {
 		made, certificate, err := s.cfg.Identify(m.Name(), hello.Request)
 		if err != nil {
 			return refuse(http.StatusBadRequest, "%v", err)
 		}
 		made.Boot, made.EnrolledBy, made.ApprovedBy, made.ApprovedAt = b.Generation, "its boot", "its boot", &redemption.At
+		made.Member = b.Member
 		identity, certificate.Approved = &made, true
 		welcome.Agent = &boot.Agent{
 			Binary: s.cfg.AgentBinary, Gzip: s.cfg.AgentGzip, Certificate: certificate, Server: s.cfg.AgentServer,

@@ -1,0 +1,187 @@
+package decision_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+)
+
+// given is a machine that was inspected and is off, and then given to a member.
+func given(t *testing.T) *machine {
+	t.Helper()
+	m := newMachine(t)
+	m.inspect()
+	m.report()
+	m.carryOut()
+	m.after(time.Minute)
+	m.settle()
+	m.carryOut()
+	m.want(api.MachineOff)
+	m.in.Tenant = &lifecycle.TenantSeen{Assignment: "a.1", Cluster: "c1", Environment: "debian-mpi", Digest: "sha256:placed"}
+	m.settle()
+	return m
+}
+
+// released lets the member go.
+func (m *machine) released() {
+	released := *m.in.Tenant
+	released.Released = true
+	m.in.Tenant = &released
+	m.settle()
+}
+
+func (m *machine) wantTenant(assignment string) {
+	m.t.Helper()
+	got := ""
+	if m.record.Tenant != nil {
+		got = m.record.Tenant.Assignment
+	}
+	if got != assignment {
+		m.t.Fatalf("the machine's tenant is %q, want %q; it is %s: %s", got, assignment, m.record.Phase, m.record.Message)
+	}
+}
+
+func TestAMachineBootsForTheMemberThatGetsAllOfIt(t *testing.T) {
+	m := given(t)
+	m.want(api.MachineBooting)
+	b := m.record.Boot
+	if b.Purpose != api.BootMember || b.Member != "a.1" || b.Environment != "debian-mpi" || b.Digest != "sha256:placed" {
+		t.Errorf("it boots %+v, want the image that the member was placed with", b)
+	}
+	m.wantTenant("a.1")
+	m.bootUp()
+	m.want(api.MachineReady)
+	m.request(api.PowerActionOn, "rescue", false)
+	m.want(api.MachineReady)
+	if m.record.Boot.Member != "a.1" {
+		t.Errorf("an operator's request took the machine from its member: %+v", m.record.Boot)
+	}
+}
+
+func TestAMachineGoesOffWhenItsMemberIsReleasedAndIsNobodysOnceItIsClean(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.released()
+	m.want(api.MachineStopping)
+	m.wantTenant("a.1")
+	m.goDark()
+	m.wantCleaned()
+	m.want(api.MachineOff)
+	if m.record.Boot.Member == "a.1" && m.record.Boot.Purpose == api.BootMember && lifecycle.MayBoot(m.record) {
+		t.Error("the member's system may still boot there")
+	}
+}
+
+// wantCleaned follows a machine that is off from its member to nobody.
+func (m *machine) wantCleaned() {
+	m.t.Helper()
+	m.settle()
+	m.wantTenant("")
+}
+
+func TestAMachineWhoseMemberIsReleasedAmidItsBootGoesOffAtOnce(t *testing.T) {
+	m := given(t)
+	m.carryOut()
+	m.released()
+	m.want(api.MachineStopping)
+	m.wantOrder(lifecycle.OrderCut)
+	m.carryOut()
+	m.wantCleaned()
+}
+
+func TestAMemberWhoseMachineRestartsIsLostAndTheMachineIsNotBootedForItAgain(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	generation := m.record.Boot.Generation
+	m.after(time.Minute)
+	m.in.Agent.Connected = false
+	m.in.Boot.Restarted = m.in.Now
+	m.after(time.Second)
+	m.settle()
+	m.want(api.MachineFailed)
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberFailed || !strings.Contains(o.Message, "restarted") {
+		t.Errorf("of its member is said: %+v, %v", o, told)
+	}
+	if m.record.Boot.Generation != generation {
+		t.Error("it boots again")
+	}
+	m.released()
+	m.want(api.MachineStopping)
+	m.wantOrder(lifecycle.OrderCut)
+	m.carryOut()
+	m.wantCleaned()
+}
+
+func TestAMachineThatLostItsPowerUnderAMemberWaitsUntilTheMemberIsReleased(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.in.Agent.Connected = false
+	m.reads(time.Second, api.PowerOff)
+	m.reads(time.Minute, api.PowerOff)
+	m.want(api.MachineOff)
+	m.wantTenant("a.1")
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberFailed {
+		t.Errorf("of its member is said: %+v, %v", o, told)
+	}
+	m.request(api.PowerActionOn, "rescue", true)
+	m.want(api.MachineOff)
+	m.wantTenant("a.1")
+	m.released()
+	m.wantCleaned()
+}
+
+// An operator who takes a machine off its member by force gets it once it is clean, and not before.
+func TestAMachineThatIsNotCleanBootsNothingElse(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.want(api.MachineStopping)
+	m.carryOut()
+	m.want(api.MachineOff)
+	m.request(api.PowerActionOn, "rescue", true)
+	m.want(api.MachineOff)
+	if !slices.Contains(m.events, lifecycle.EventMachineRefused) {
+		t.Errorf("nobody is told: %v", m.events)
+	}
+	m.wantTenant("a.1")
+}
+
+func TestAMachineThatDoesNotBootForItsMemberIsTriedOnceMore(t *testing.T) {
+	m := given(t)
+	first := m.record.Boot.Generation
+	m.carryOut()
+	m.after(m.in.Deadlines.Boot)
+	m.settle()
+	m.want(api.MachineBooting)
+	if b := m.record.Boot; b.Generation == first || b.Member != "a.1" || m.record.Attempt != 2 {
+		t.Errorf("the second attempt is %+v, attempt %d", b, m.record.Attempt)
+	}
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberPreparing || !strings.Contains(o.Message, "attempt 2") {
+		t.Errorf("of its member is said: %+v, %v", o, told)
+	}
+	m.carryOut()
+	m.after(m.in.Deadlines.Boot)
+	m.settle()
+	m.want(api.MachineFailed)
+	m.released()
+	m.want(api.MachineStopping)
+}
+
+func TestANodeThatIsOnGoesOffForTheMemberThatGetsAllOfIt(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "rescue", false)
+	m.bootUp()
+	m.want(api.MachineReady)
+	m.in.Tenant = &lifecycle.TenantSeen{Assignment: "a.1", Cluster: "c1", Environment: "debian-mpi", Digest: "sha256:placed"}
+	m.settle()
+	m.want(api.MachineStopping)
+	m.goDark()
+	m.want(api.MachineBooting)
+	if m.record.Boot.Member != "a.1" {
+		t.Errorf("it boots %+v", m.record.Boot)
+	}
+}
