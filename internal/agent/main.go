@@ -62,6 +62,11 @@ func Main(ctx context.Context, opts config.Agent, log *slog.Logger) error {
 		known.Use(&cfg)
 		return runAsMember(ctx, cfg, opts, underlay, members, known)
 	}
+	return runAsNode(ctx, opts, dir, underlay, members, known, log)
+}
+
+// runAsNode runs the agent of a node that is the site's: it carries members of many clusters.
+func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay netip.Addr, members memberbin.Files, known *Credentials, log *slog.Logger) error {
 	networks, adapters, key, err := openFabric(ctx, opts, underlay, dir, log)
 	if err != nil {
 		return err

@@ -37,10 +37,10 @@ type Placed struct {
 	// ReserveBytes are taken of the node besides (api.Assignment).
 	ReserveBytes int64
 	// Whole is the whole node: Slots and Memory are all that it offers, and Ports are its own.
-	Whole          bool
-	Ports          []api.NodePort
+	Whole bool
+	Ports []api.NodePort
 	// By is the executor that carries the member, when it is not the node's agent.
-	By api.Executor
+	By             api.Executor
 	Oversubscribed bool
 	// SharesMemory is what its group asks for (api.Group).
 	SharesMemory bool

@@ -292,3 +292,20 @@ func TestWholeMachinesAndContainersNeverMeet(t *testing.T) {
 		}
 	})
 }
+
+func TestTheProvisionerProvesClean(t *testing.T) {
+	v := NewView()
+	v.SetNode(machineNode("n1", 8, 64), Schedulable) // its agent carries whole machines
+	byProvisioner := machineNode("n2", 8, 64)
+	byProvisioner.Stacks[len(byProvisioner.Stacks)-1].By = api.ExecutorProvisioner
+	v.SetNode(byProvisioner, Asleep)
+	for _, a := range place(t, v, "c", metal("m", 2, 3, 1)) {
+		want := api.ByAgents("n1")[0]
+		if a.Node == "n2" {
+			want = api.Prover{By: api.ExecutorProvisioner, At: "n2"}
+		}
+		if len(a.CleanBy) != 1 || a.CleanBy[0] != want {
+			t.Errorf("on %s it is proved clean by %v, want by %v", a.Node, a.CleanBy, want)
+		}
+	}
+}

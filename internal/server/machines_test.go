@@ -53,3 +53,26 @@ func TestANodeDoesNotGetThePlaceOfAnotherOnAFabric(t *testing.T) {
 		t.Errorf("the node's adapter has that port: %v", err)
 	}
 }
+
+func TestWhatIsStoredOfAMachineThatIsAMemberIsWhatWasInspected(t *testing.T) {
+	hardware := &api.Hardware{CPU: api.CPU{Threads: 4}, MemoryBytes: 8 << 30}
+	view := &state.View{Nodes: []*state.Node{
+		{Name: "m1", Identity: &api.NodeIdentity{Member: "c.m-0.1"}, Machine: &state.Machine{Hardware: hardware}}, {Name: "n1", Identity: &api.NodeIdentity{}},
+	}}
+	claims := api.NodeRecord{
+		Name: "m1", BootGeneration: 7, Underlay: "10.0.0.5", Labels: map[string]string{"zone": "theirs"}, InRAM: true, Images: true,
+		Capacity: api.NodeCapacity{MemoryBytes: 1 << 50, Ports: []api.NodePort{{Name: "p0", Fabric: "ib0", At: "0x1"}}},
+		Stacks:   []api.StackCheck{{Stack: api.StackContainer, OK: true}},
+	}
+	got := asInspected(view, claims)
+	if got.Capacity.MemoryBytes > 8<<30 || len(got.Capacity.Cores) != 4 || len(got.Capacity.Ports) > 0 || len(got.Stacks) > 0 || len(got.Labels) > 0 || got.InRAM || got.Images {
+		t.Errorf("stored of it is %+v", got)
+	}
+	if got.Name != "m1" || got.BootGeneration != 7 || got.Underlay != "10.0.0.5" {
+		t.Errorf("it is not known by its name, boot and address: %+v", got)
+	}
+	claims.Name = "n1"
+	if got := asInspected(view, claims); got.Capacity.MemoryBytes != 1<<50 {
+		t.Errorf("a node of the site is not believed: %+v", got)
+	}
+}

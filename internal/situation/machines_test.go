@@ -37,6 +37,9 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"off, by its silence": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Spec.Power.Kind = api.MachineOff, api.PowerOff, api.PowerWakeOnLAN
 		}, placement.Asleep, false},
+		"off, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, r.Tenant = api.MachineOff, api.PowerOff, &api.MachineTenant{Assignment: "a"}
+		}, placement.Down, true},
 		"off, and asked to boot": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Request = api.MachineOff, api.PowerOff, api.PowerRequest{Number: 1, Action: api.PowerActionOn}
 		}, placement.Down, true},

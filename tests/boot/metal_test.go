@@ -42,10 +42,10 @@ func TestMachinesThatWereOffBecomeAClusterOfWholeMachines(t *testing.T) {
 			t.Errorf("member %s is %s on %s", m.Name, m.Phase, m.Node)
 		}
 	}
-	hosts := s.saidByRanks("m1", 2, "hostname")
+	hosts := s.saidByRanks("m1", 4, "hostname") // a member has all cores of its machine
 	slices.Sort(hosts)
-	if want := []string{"m1-0", "m1-1"}; !slices.Equal(hosts, want) {
-		t.Errorf("two ranks ran on %v, want %v", hosts, want)
+	if want := []string{"m1-0", "m1-0", "m1-1", "m1-1"}; !slices.Equal(hosts, want) {
+		t.Errorf("four ranks ran on %v, want %v", hosts, want)
 	}
 	if kernel := s.run("cluster", "ssh", "m1", "--", "cat /proc/cmdline"); !strings.Contains(kernel, "nearmetal.") {
 		t.Errorf("the first member's kernel was started with %q, which is no machine's that booted from here", kernel)

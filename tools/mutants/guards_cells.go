@@ -54,8 +54,8 @@ var cellGuards = []Mutant{
 	{
 		Guard:   "a fabric that a port is on must prove its assignment clean",
 		File:    "internal/placement/assign.go",
-		Find:    "CleanBy: cleanBy(p.Node, ports)",
-		Replace: "CleanBy: cleanBy(p.Node, nil)",
+		Find:    "CleanBy: cleanBy(&p, ports)",
+		Replace: "CleanBy: cleanBy(&p, nil)",
 		Test:    "./internal/controller TestAPortThatTwoMustProveCleanIsHeldUntilBothHave",
 	},
 	{

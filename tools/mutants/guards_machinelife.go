@@ -228,8 +228,8 @@ var machineLifeGuards = []Mutant{
 	},
 	{
 		Guard:   "a machine in use is not powered off without force",
-		File:    "internal/lifecycle/machine.go",
-		Find:    `case in.InUse != "" && !req.Force:`,
+		File:    "internal/lifecycle/machinerequest.go",
+		Find:    `case (in.InUse != "" || in.Tenant.Holds()) && !req.Force:`,
 		Replace: `case false:`,
 		Test:    "./internal/decision TestAMachineInUseIsNotPoweredOffWithoutForce",
 	},

@@ -193,10 +193,10 @@ var vmGuards = []Mutant{
 	},
 	{
 		Guard:   "a setup's file replaces a link of the image and does not follow it",
-		File:    "internal/machine/bootagent/guestfiles.go",
+		File:    "internal/generatedfiles/generatedfiles.go",
 		Find:    "err = os.Rename(temporary, at)",
 		Replace: "err = os.WriteFile(at, f.Content, 0o640)",
-		Test:    "./internal/machine/bootagent TestASetupsFilesReplaceThoseOfTheOneBefore",
+		Test:    "./internal/generatedfiles TestFilesReplaceThoseOfTheTimeBefore",
 	},
 	{
 		Guard:   "a virtual machine is placed only where its node's checks passed",

@@ -45,6 +45,8 @@ type Fixture struct {
 	Other func(t *testing.T) Fixture
 	// Cuts is after how many pieces, at most, the case of broken connections breaks them; 0: four.
 	Cuts int
+	// CantPause: members of the driver can't be frozen in place.
+	CantPause bool
 	// Many is how many members the case that starts them at once starts; 0: six.
 	Many int
 }
@@ -74,12 +76,12 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"observations carry what a member was started with, but no file contents", observeConfig},
 		{"members share the directories that are mounted in them, and write only where they may", mounts},
 		{"many members start and are cleaned at once", many},
-		{"a paused member makes no progress until it is resumed", pauseStops},
-		{"pausing and resuming may be repeated, and what does not run can't be paused", pauseTwice},
-		{"a paused member is found by a new driver, and resumed by it", pauseReopen},
-		{"a paused member can be stopped politely and by force", pauseStop},
-		{"cleaning a paused member ends it", pauseClean},
-		{"a paused member's files can be updated", pauseUpdate},
+		{"a paused member makes no progress until it is resumed", ifPauses(pauseStops)},
+		{"pausing and resuming may be repeated, and what does not run can't be paused", ifPauses(pauseTwice)},
+		{"a paused member is found by a new driver, and resumed by it", ifPauses(pauseReopen)},
+		{"a paused member can be stopped politely and by force", ifPauses(pauseStop)},
+		{"cleaning a paused member ends it", ifPauses(pauseClean)},
+		{"a paused member's files can be updated", ifPauses(pauseUpdate)},
 		{"a member's port is reached from its host", dial},
 		{"repairing attaches the port of a running member, and of no other", mend},
 		{"a saved member goes on where it was, as its successor", saveRestore},
@@ -114,6 +116,19 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 				t.Errorf("ports left after every member was cleaned: %q", ports)
 			}
 		})
+	}
+}
+
+// ifPauses runs a case for drivers that can freeze members.
+func ifPauses(run func(*testing.T, context.Context, Fixture)) func(*testing.T, context.Context, Fixture) {
+	return func(t *testing.T, ctx context.Context, f Fixture) {
+		if f.CantPause {
+			if _, can := f.Driver.(driver.Pauser); can {
+				t.Errorf("%T can pause members", f.Driver)
+			}
+			return
+		}
+		run(t, ctx, f)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +24,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/durablefile"
 	"github.com/nearmetal/nearmetal/internal/fabric"
-	"github.com/nearmetal/nearmetal/internal/fabric/whole"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
@@ -47,7 +48,11 @@ type Config struct {
 // Driver implements driver.Driver.
 type Driver struct{ cfg Config }
 
-var _ driver.Driver = (*Driver)(nil)
+var (
+	_ driver.Driver = (*Driver)(nil)
+	_ driver.Dialer = (*Driver)(nil)
+	_ driver.Mender = (*Driver)(nil)
+)
 
 // New returns the driver.
 func New(cfg Config) *Driver {
@@ -125,17 +130,15 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	case err != nil:
 		return err
 	case was != nil && was.Member.Assignment.ID != m.Assignment.ID:
-		return fmt.Errorf("the machine is member %s already; a machine is booted anew for another one", was.Member.Assignment.ID)
+		return fmt.Errorf("the machine is member %s already; it has to boot again for another one", was.Member.Assignment.ID)
 	case was != nil && was.runs():
 		return nil
 	}
 	if err := d.cfg.SetHostname(m.Assignment.Member); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	for n := range m.Assignment.Ports {
-		if err := d.cfg.Attacher.Attach(ctx, fabric.PortOf(&m.Assignment, n), whole.Place(&m.Assignment.Ports[n])); err != nil {
-			return err
-		}
+	if err := d.attach(ctx, &m.Assignment); err != nil {
+		return err
 	}
 	if err := d.placeFiles(nil, m.Files, m.User); err != nil {
 		return err
@@ -155,6 +158,33 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 		return fmt.Errorf("the member agent ended at once; see %s", filepath.Join(d.cfg.StateDir, "member.log"))
 	}
 	return d.remember(record{PID: pid, Started: began, Member: m})
+}
+
+// attach gives the machine's interfaces the member's addresses.
+func (d *Driver) attach(ctx context.Context, a *api.Assignment) error {
+	for n := range a.Ports {
+		if err := d.cfg.Attacher.Attach(ctx, fabric.PortOf(a, n), placeOf(&a.Ports[n])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// placeOf is where a port is: on the interface with the MAC address that the claim names, or on the one that the machine booted by.
+func placeOf(claim *api.PortClaim) fabric.Place {
+	return fabric.Place{Kind: api.PortPF, At: strings.ToLower(claim.Device)}
+}
+
+// Mend implements driver.Mender: what the machine's users took off its interfaces is put there again.
+func (d *Driver) Mend(ctx context.Context, id string) error {
+	r, err := d.known(id)
+	if err != nil {
+		return err
+	}
+	if !r.runs() {
+		return fmt.Errorf("member %q does not run", id)
+	}
+	return d.attach(ctx, &r.Member.Assignment)
 }
 
 // makeHome makes the home of the member's user, unless it is there.
@@ -294,16 +324,23 @@ func (d *Driver) Clean(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if r.runs() {
-		return fmt.Errorf("member %q still runs", id)
-	}
-	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
+	if err := errors.Join(pidfd.Kill(ctx, r.PID, r.runs), d.cfg.Attacher.Detach(ctx, id)); err != nil {
 		return err
 	}
 	if err := os.Remove(d.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
+}
+
+// Dial implements driver.Dialer.
+func (d *Driver) Dial(ctx context.Context, id string, port int) (net.Conn, error) {
+	r, err := d.known(id)
+	if err != nil {
+		return nil, err
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", netip.AddrPortFrom(r.Member.Assignment.Address(), uint16(port)).String())
 }
 
 // runs reports whether the member agent's process is there.

@@ -33,11 +33,6 @@ var _ fabric.Fabric = (*Fabric)(nil)
 // New returns the fabric of a machine that booted by the interface with a MAC address.
 func New(boot string) *Fabric { return &Fabric{boot: strings.ToLower(boot)} }
 
-// Place returns where a port is: on the interface with the MAC address that the port's claim names, or on the one that the machine booted by.
-func Place(claim *api.PortClaim) fabric.Place {
-	return fabric.Place{Kind: api.PortPF, At: strings.ToLower(claim.Device)}
-}
-
 // Apply implements fabric.Fabric: ports that are in none of the networks leave their interfaces.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	if err := fabric.Validate(networks); err != nil {
@@ -57,7 +52,8 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// Attach implements fabric.Attacher.
+// Attach implements fabric.Attacher. The place is of kind PortPF. It names an interface by the MAC address that the interface was made with; "" is the one
+// that the machine booted by.
 func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Place) error {
 	if place.Kind != api.PortPF {
 		return fmt.Errorf("a port of kind %s: %w", place.Kind, fabric.ErrPortKind)
