@@ -385,8 +385,8 @@ func TestAMemberThatCannotBeLookedAtAfterAFailureIsLeftRunning(t *testing.T) {
 	n.start(1)
 	within(t, "brought up to date", healed)
 	s.awaitPhase("c1", api.ClusterReady)
-	for _, call := range n.host.Calls()[1:] {
-		if !strings.HasPrefix(call, "Update ") {
+	for _, call := range n.host.Calls()[1:] { // its limits are set again, for nobody knows which it has
+		if !strings.HasPrefix(call, "Update ") && !strings.HasPrefix(call, "LimitIO ") {
 			t.Errorf("called %q on a member that runs", call)
 		}
 	}
