@@ -11,6 +11,8 @@ type Hardware struct {
 	// FirmwareVersion is that of BIOS or UEFI, with its date.
 	FirmwareVersion string `json:"firmware_version,omitempty"`
 	SecureBoot      bool   `json:"secure_boot,omitempty"`
+	// FirmwareVariables are the lasting UEFI variables that the machine had when it was first inspected, as NAME-GUID: a cleaning leaves them.
+	FirmwareVariables []string `json:"firmware_variables,omitempty"`
 	// EnrollmentToken is the token that the machine carries: the SMBIOS OEM string or asset tag after "nearmetal-enroll:", or the kernel's command line.
 	EnrollmentToken string     `json:"enrollment_token,omitempty"`
 	CPU             CPU        `json:"cpu"`

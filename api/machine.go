@@ -15,6 +15,7 @@ const (
 	MachineOff        MachinePhase = "off"        // inspected, healthy, powered off on purpose
 	MachineBooting    MachinePhase = "booting"    // powered on, its agent has not called yet
 	MachineReady      MachinePhase = "ready"      // its agent is connected from this boot and the checks passed
+	MachineCleaning   MachinePhase = "cleaning"   // boots or runs the environment "inspect", to be cleaned of what its tenant left
 	MachineStopping   MachinePhase = "stopping"   // asked to power off
 	MachineFailed     MachinePhase = "failed"     // a step missed its deadline or was refused; Message tells what to do
 	MachineRemoving   MachinePhase = "removing"   // to be forgotten once it is off
@@ -99,6 +100,9 @@ type MachineIntent struct {
 	// Request is the newest request about its power, Inspect the number of the newest request to inspect it.
 	Request PowerRequest `json:"request"`
 	Inspect int64        `json:"inspect,omitempty"`
+	// Clean is the newest request to clean it, Hold the newest to quarantine or to release it.
+	Clean CleanRequest `json:"clean,omitzero"`
+	Hold  HoldRequest  `json:"hold,omitzero"`
 	// RemoveRequestedAt is set once it is to be forgotten.
 	RemoveRequestedAt *time.Time `json:"remove_requested_at,omitempty"`
 	// RemoveForce: members that run on it do not keep it, and one whose power nothing can read or cut is forgotten without waiting for it to go off.
@@ -147,6 +151,16 @@ type MachineRecord struct {
 	// DoneRequest and DoneInspect number the newest requests that were taken up.
 	DoneRequest int64 `json:"done_request,omitempty"`
 	DoneInspect int64 `json:"done_inspect,omitempty"`
+	// DoneClean and DoneHold number the newest requests to clean it, and to quarantine or release it, that were taken up.
+	DoneClean int64 `json:"done_clean,omitempty"`
+	DoneHold  int64 `json:"done_hold,omitempty"`
+	// Clean is the last cleaning that succeeded. It proves that the machine has nothing of a tenant whose boot has a smaller generation.
+	// Nil: it was never cleaned.
+	Clean *MachineClean `json:"clean,omitempty"`
+	// Cleaning is the newest cleaning unless it succeeded: it goes on, has failed, was interrupted, or was a dry run.
+	Cleaning *MachineClean `json:"cleaning,omitempty"`
+	// Quarantine is the reason why nobody gets the machine. Nil: it is free of it.
+	Quarantine *MachineQuarantine `json:"quarantine,omitempty"`
 	// Boot is the boot that goes on or went on last; nil: it never booted here.
 	Boot *Boot `json:"boot,omitempty"`
 	// Tenant is the member for which the machine was booted and after which it has not been cleaned yet; nil: the machine holds nothing of any.
@@ -208,6 +222,7 @@ const (
 	BootInspect     BootPurpose = "inspect"     // a known machine is looked at
 	BootEnvironment BootPurpose = "environment" // what an operator asked for
 	BootMember      BootPurpose = "member"      // the machine is a member of a cluster, whose users have all of it
+	BootClean       BootPurpose = "clean"       // what a tenant left on a known machine is erased
 )
 
 // Boot is one boot of a machine.

@@ -157,7 +157,7 @@ func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
 
 func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
 	of := func(p api.MachinePhase) api.NodePhase { return api.NodePhase(p) }
-	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, of(api.MachineEnrolled), of(api.MachineInspecting), of(api.MachineOff),
+	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, of(api.MachineEnrolled), of(api.MachineInspecting), of(api.MachineCleaning), of(api.MachineOff),
 		of(api.MachineBooting), of(api.MachineStopping), of(api.MachineFailed), of(api.MachineRemoving))
 }
 
@@ -172,7 +172,7 @@ func (roleSchema) Schema(huma.Registry) *huma.Schema {
 func (verbSchema) Schema(huma.Registry) *huma.Schema { return words(api.Verbs()...) }
 
 func (machinePhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineOff, api.MachineBooting, api.MachineReady, api.MachineStopping,
+	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineCleaning, api.MachineOff, api.MachineBooting, api.MachineReady, api.MachineStopping,
 		api.MachineFailed, api.MachineRemoving)
 }
 
@@ -195,7 +195,7 @@ func (firmwareSchema) Schema(huma.Registry) *huma.Schema {
 func (bootStageSchema) Schema(huma.Registry) *huma.Schema { return words(api.BootStages()...) }
 
 func (bootPurposeSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember)
+	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember, api.BootClean)
 }
 
 func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {

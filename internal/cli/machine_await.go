@@ -206,7 +206,7 @@ func stageText(n api.Node) string {
 // stageOf is what goes on of a boot, "" where none does.
 func stageOf(rec *api.MachineRecord) string {
 	stages := api.BootStages()
-	if rec.Phase != api.MachineBooting && rec.Phase != api.MachineInspecting || rec.Boot == nil || len(rec.Boot.Stages) >= len(stages) {
+	if rec.Phase != api.MachineBooting && rec.Phase != api.MachineInspecting && rec.Phase != api.MachineCleaning || rec.Boot == nil || len(rec.Boot.Stages) >= len(stages) {
 		return ""
 	}
 	return fmt.Sprintf("stage %s (%d of %d)", underway(rec.Boot), len(rec.Boot.Stages)+1, len(stages))

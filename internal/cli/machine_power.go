@@ -240,7 +240,7 @@ func bootedText(n api.Node) string {
 		return ""
 	}
 	switch n.Machine.Record.Phase {
-	case api.MachineBooting, api.MachineReady, api.MachineInspecting, api.MachineStopping:
+	case api.MachineBooting, api.MachineReady, api.MachineInspecting, api.MachineCleaning, api.MachineStopping:
 		return n.Machine.Record.Boot.Environment
 	default:
 		return ""

@@ -162,7 +162,7 @@ func (a *app) printBoot(w io.Writer, m *api.MachinePart) {
 	}
 	fields(w, "Boot", fmt.Sprintf("%s (%s), decided %s ago", boot.Environment, boot.Purpose, a.age(boot.DecidedAt)), "Digest", shorten(boot.Digest, 30),
 		"Loaded before the kernel", bytesText(boot.LoaderBytes), "Root read", read, "Root local", local)
-	goesOn := len(boot.Stages) < len(api.BootStages()) && (m.Record.Phase == api.MachineBooting || m.Record.Phase == api.MachineInspecting)
+	goesOn := len(boot.Stages) < len(api.BootStages()) && (m.Record.Phase == api.MachineBooting || m.Record.Phase == api.MachineInspecting || m.Record.Phase == api.MachineCleaning)
 	if len(boot.Stages) == 0 && !goesOn {
 		return
 	}

@@ -80,7 +80,7 @@ func toPowerOff(n *state.Node) int64 {
 		if r.Stop != nil {
 			return runs
 		}
-	case api.MachineBooting, api.MachineInspecting:
+	case api.MachineBooting, api.MachineInspecting, api.MachineCleaning:
 		if runs < r.Boot.Generation {
 			return runs
 		}

@@ -204,6 +204,9 @@ func (p *pass) writeMachine(ctx context.Context, m *state.Machine, change decisi
 			return 0, errors.New("the inspection was superseded")
 		}
 		hardware := withRoles(report.Hardware, m.Intent.Spec.MACs)
+		if was := m.Hardware; was != nil && len(was.FirmwareVariables) > 0 && was.FirmwareVersion == hardware.FirmwareVersion {
+			hardware.FirmwareVariables = was.FirmwareVariables // what came since may be a tenant's
+		}
 		write.Hardware = &hardware
 	}
 	return p.writer.CommitMachine(ctx, m, write)
@@ -248,7 +251,8 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 	}
 	in.Tenant = p.tenantOf(m.Name())
 	// Only when somebody asks something of the machine.
-	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil {
+	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil || m.Intent.Clean.Number > m.Record.DoneClean ||
+		m.Intent.Hold.Number > m.Record.DoneHold {
 		if on := p.view.OnNode(m.Name()); len(on) > 0 {
 			in.InUse = p.inUse(m.Name(), on)
 		}

@@ -85,6 +85,9 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		if op.Member != "" && (r.Tenant == nil || r.Tenant.Assignment != op.Member) {
 			r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}
 		}
+		if op.Purpose == api.BootClean {
+			r.Cleaning = &api.MachineClean{Generation: r.Generation, DryRun: op.DryRun, WasOff: r.Power == api.PowerOff, StartedAt: now}
+		}
 	case lifecycle.CleanedAfterTenant:
 		r.Tenant = nil
 	case lifecycle.BeginStop:
@@ -101,6 +104,23 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		at := now
 		r.InspectedAt, r.Health, r.LastVerifiedAt = &at, op.Health, &at
 		c.Inspected = true
+	case lifecycle.TakeUpClean:
+		r.DoneClean = op.Number
+	case lifecycle.TakeUpHold:
+		r.DoneHold = op.Number
+	case lifecycle.NoteClean:
+		clean := op.Clean
+		r.Cleaning = &clean
+		if op.Proved {
+			r.Clean, r.Cleaning = &clean, nil
+			if r.Tenant != nil && r.Tenant.Generation < clean.Generation {
+				r.Tenant = nil
+			}
+		}
+	case lifecycle.QuarantineMachine:
+		r.Quarantine = &api.MachineQuarantine{Reason: op.Reason, By: op.By, Since: now}
+	case lifecycle.ReleaseMachine:
+		r.Quarantine = nil
 	case lifecycle.Verified:
 		at := now
 		r.LastVerifiedAt = &at

@@ -12,6 +12,8 @@ import (
 type MachineDeadlines struct {
 	// Boot is from the decision to ready.
 	Boot time.Duration
+	// Progress is how long a machine that is being cleaned may report nothing new before its boot has failed.
+	Progress time.Duration
 	// Soft is how long a machine may take to go off by itself, Stop how long it may take in all.
 	Soft, Stop time.Duration
 	// Attempts is how often a boot is tried before the machine has failed.
@@ -22,7 +24,7 @@ type MachineDeadlines struct {
 
 // DefaultMachineDeadlines are for real machines, whose firmware may need minutes.
 func DefaultMachineDeadlines() MachineDeadlines {
-	return MachineDeadlines{Boot: 15 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second}
+	return MachineDeadlines{Boot: 15 * time.Minute, Progress: 10 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second}
 }
 
 // PowerSeen is the provisioner's knowledge of a machine's power.
@@ -57,6 +59,8 @@ type BootSeen struct {
 	// Reported: it has sent an inspection report, with these results.
 	Reported bool
 	Health   []api.HealthResult
+	// Clean is what a machine that is being cleaned reported last; nil: nothing yet.
+	Clean *CleanSeen
 	// Blocking are those of Health that keep it from being free.
 	Blocking []api.HealthResult
 	// LastHeard is when it last said anything.
@@ -115,7 +119,7 @@ const (
 // Order is what a machine's power should come to now, and the generation that fences the order.
 func Order(r *api.MachineRecord, now time.Time) (order PowerOrder, generation int64) {
 	switch {
-	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting) && r.Boot != nil:
+	case MayBoot(r):
 		return OrderWake, r.Boot.Generation
 	case r.Stop != nil && r.Phase != api.MachineFailed && !now.Before(r.Stop.CutAt):
 		return OrderCut, r.Stop.Generation
@@ -131,7 +135,7 @@ func Reached(b *api.Boot, stage api.BootStage) bool {
 
 // MayBoot reports whether a machine in this state is given anything to boot.
 func MayBoot(r *api.MachineRecord) bool {
-	return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting)
+	return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting || r.Phase == api.MachineCleaning)
 }
 
 // PlanMachine returns what is to be done about a machine now.
@@ -143,11 +147,16 @@ func PlanMachine(in MachineInput) []MachineOperation {
 		return []MachineOperation{EnrollMachine{Index: in.FreeIndex}, machineEvent(in, EventMachineEnrolled, "machine %s is enrolled", in.Intent.Name)}
 	}
 	ops := in.note()
+	if in.Intent.Hold.Number > in.Record.DoneHold {
+		return append(ops, in.hold()...)
+	}
 	switch in.Record.Phase {
 	case api.MachineEnrolled, api.MachineOff, api.MachineFailed:
 		return append(ops, in.atRest()...)
 	case api.MachineInspecting:
 		return append(ops, in.inspecting()...)
+	case api.MachineCleaning:
+		return append(ops, in.cleaning()...)
 	case api.MachineBooting:
 		return append(ops, in.booting()...)
 	case api.MachineReady:
@@ -219,6 +228,8 @@ func (in MachineInput) atRest() []MachineOperation {
 	switch {
 	case req.Number > r.DoneRequest:
 		return in.request(req)
+	case in.Intent.Clean.Number > r.DoneClean:
+		return in.cleanRequested()
 	case in.Intent.Inspect > r.DoneInspect:
 		return in.begin(api.BootInspect, InspectEnvironment, TakeUp{Request: r.DoneRequest, Inspect: in.Intent.Inspect})
 	case r.Phase == api.MachineFailed && in.Power.Known && in.Power.State == api.PowerOff && in.Power.Observes && r.Power != api.PowerOff:
@@ -230,7 +241,7 @@ func (in MachineInput) atRest() []MachineOperation {
 // begin decides a boot, or tells why there can be none.
 func (in MachineInput) begin(purpose api.BootPurpose, environment string, took TakeUp) []MachineOperation {
 	digest, problem := in.Environment(environment)
-	if dirty := in.dirty(); dirty != "" {
+	if dirty := in.dirty(); dirty != "" && purpose != api.BootClean {
 		problem = dirty
 	}
 	if problem != "" {
@@ -241,8 +252,11 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 		return in.refuse(took, rest, fmt.Sprintf("can't boot %q: %s", environment, problem))
 	}
 	to := api.MachineBooting
-	if purpose == api.BootInspect {
+	switch purpose {
+	case api.BootInspect:
 		to = api.MachineInspecting
+	case api.BootClean:
+		to = api.MachineCleaning
 	}
 	deadline := in.Now.Add(in.Deadlines.Boot)
 	return []MachineOperation{
@@ -309,19 +323,31 @@ func (in MachineInput) trouble() []MachineOperation {
 		return in.again("lost power while booting")
 	case in.Boot.Generation == r.Boot.Generation && in.Boot.Problem != "":
 		return in.again(in.Boot.Problem)
-	case !in.Now.Before(r.Boot.Deadline):
-		return in.again(fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power)))
+	case !in.Now.Before(in.deadline()):
+		return in.again(in.late())
 	}
-	ops := []MachineOperation{WakeAt{Time: r.Boot.Deadline}}
+	ops := []MachineOperation{WakeAt{Time: in.deadline()}}
 	if !look.IsZero() {
 		ops = append(ops, WakeAt{Time: look})
 	}
 	return ops
 }
 
+// late is the problem of a boot whose deadline has passed.
+func (in MachineInput) late() string {
+	r := in.Record
+	if r.Phase == api.MachineCleaning && in.cleanSeen() != nil {
+		return fmt.Sprintf("its cleaning reported no progress for %s: see its console", in.deadline().Sub(in.cleanSeen().ProgressAt))
+	}
+	return fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power))
+}
+
 func wantedOf(phase api.MachinePhase) string {
-	if phase == api.MachineInspecting {
+	switch phase {
+	case api.MachineInspecting:
 		return "inspected"
+	case api.MachineCleaning:
+		return "cleaning"
 	}
 	return "ready"
 }
@@ -357,7 +383,7 @@ func (in MachineInput) again(problem string) []MachineOperation {
 func (in MachineInput) sameBoot(attempt int) BeginBoot {
 	b := in.Record.Boot
 	again := BeginBoot{
-		Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Member: b.Member, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt,
+		Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Member: b.Member, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt, DryRun: in.dryRun(),
 	}
 	if t := in.Record.Tenant; t != nil {
 		again.Cluster = t.Cluster
@@ -366,10 +392,10 @@ func (in MachineInput) sameBoot(attempt int) BeginBoot {
 }
 
 func (in MachineInput) fail(problem string) []MachineOperation {
-	return []MachineOperation{
+	return append(in.notCleaned(problem),
 		SetMachinePhase{To: api.MachineFailed, Message: problem},
 		machineEvent(in, EventMachineFailed, "machine %s failed: %s", in.Record.Name, problem),
-	}
+	)
 }
 
 // ready is a machine in use, or free for it.
@@ -391,6 +417,8 @@ func (in MachineInput) ready() []MachineOperation {
 	switch {
 	case req.Number > r.DoneRequest:
 		return in.whileReady(req)
+	case in.Intent.Clean.Number > r.DoneClean:
+		return in.cleanReady()
 	case in.Intent.Inspect > r.DoneInspect && in.InUse == "":
 		return in.stop(api.MachineStopping, false, "") // once it is off it is inspected; not every machine that is on can be reset
 	}

@@ -187,8 +187,11 @@ func (in MachineInput) forget(off bool) []MachineOperation {
 // wentOff is a machine that has just gone off on purpose.
 func (in MachineInput) wentOff(how string) []MachineOperation {
 	r := in.Record
+	if r.Quarantine != nil {
+		how = quarantineText(r.Quarantine)
+	}
 	ops := []MachineOperation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
-	if r.Stop.ThenBoot != "" {
+	if r.Stop.ThenBoot != "" && r.Quarantine == nil {
 		ops = append(ops, in.begin(api.BootEnvironment, r.Stop.ThenBoot, TakeUp{Request: r.DoneRequest, Inspect: r.DoneInspect})...)
 	}
 	return ops

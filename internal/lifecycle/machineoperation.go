@@ -30,6 +30,8 @@ type BeginBoot struct {
 	Member, Cluster string
 	Deadline        time.Time
 	Attempt         int
+	// DryRun: a boot that cleans only says what it would do.
+	DryRun bool
 }
 
 // BeginStop decides that a machine goes off: a new generation, in which its power may be cut.
@@ -74,10 +76,37 @@ func (ForgetMachine) machineOperation()      {}
 func (Emit) machineOperation()               {}
 func (WakeAt) machineOperation()             {}
 
+// TakeUpClean notes the newest request to clean the machine that was taken up, TakeUpHold the newest to quarantine or release it.
+type (
+	TakeUpClean struct{ Number int64 }
+	TakeUpHold  struct{ Number int64 }
+)
+
+// NoteClean takes down what was reported of the cleaning that goes on. Proved: it succeeded, and is the machine's proof from now on.
+type NoteClean struct {
+	Clean  api.MachineClean
+	Proved bool
+}
+
+// QuarantineMachine keeps the machine from being given to anybody. By is empty where a cleaning failed.
+type QuarantineMachine struct{ Reason, By string }
+
+// ReleaseMachine ends its quarantine.
+type ReleaseMachine struct{}
+
+func (TakeUpClean) machineOperation()       {}
+func (TakeUpHold) machineOperation()        {}
+func (NoteClean) machineOperation()         {}
+func (QuarantineMachine) machineOperation() {}
+func (ReleaseMachine) machineOperation()    {}
+
 // The reasons of events of machines.
 const (
 	EventMachineEnrolled  = "MachineEnrolled"
 	EventMachineInspected = "MachineInspected"
+	EventMachineCleaned   = "MachineCleaned"
+	EventMachineHeld      = "MachineQuarantined"
+	EventMachineReleased  = "MachineReleased"
 	EventMachineBooting   = "MachineBooting"
 	EventMachineRetry     = "MachineRetry"
 	EventMachineReady     = "MachineReady"

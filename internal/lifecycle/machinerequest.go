@@ -14,6 +14,9 @@ func (in MachineInput) request(req api.PowerRequest) []MachineOperation {
 	}
 	switch req.Action {
 	case api.PowerActionOn, api.PowerActionCycle:
+		if ops := in.keptBack(took); ops != nil {
+			return ops
+		}
 		environment := req.Environment
 		if environment == "" && in.Record.Boot != nil {
 			environment = in.Record.Boot.Environment

@@ -39,8 +39,14 @@ func (in MachineInput) clearTenant() []MachineOperation {
 	switch {
 	case r.Phase == api.MachineFailed && r.Stop == nil:
 		return in.stop(api.MachineStopping, true, "")
-	case r.Phase == api.MachineOff:
-		return []MachineOperation{CleanedAfterTenant{}}
+	case r.Phase == api.MachineOff && r.Quarantine == nil:
+		_, problem := in.Environment(CleanEnvironment)
+		if problem == "" {
+			return in.clean(false)
+		}
+		if message := "it can't be cleaned: " + problem; r.Message != api.ShortMessage(message) {
+			return []MachineOperation{SetMachinePhase{To: r.Phase, Message: message}, machineEvent(in, EventMachineRefused, "machine %s: %s", r.Name, message)}
+		}
 	}
 	return nil
 }

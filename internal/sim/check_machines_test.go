@@ -73,7 +73,7 @@ func (w *world) checkCut(b *box) {
 	switch {
 	case r.Phase == api.MachineReady && r.Stop == nil:
 		w.fail("machines", "the power of %s is cut, and it is ready: %+v", b.name, is)
-	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting) && time.Since(is.ailed) > noticed:
+	case (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting || r.Phase == api.MachineCleaning) && time.Since(is.ailed) > noticed:
 		w.fail("machines", "the power of %s is cut in the middle of boot %d: %+v", b.name, r.Boot.Generation, is)
 	}
 }

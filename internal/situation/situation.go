@@ -167,7 +167,8 @@ func (s *Site) Available(node string) placement.Availability {
 
 // atRest reports whether nothing was asked of a machine that has not been done.
 func atRest(m *state.Machine) bool {
-	return m.PowerPending() == nil && m.Intent.RemoveRequestedAt == nil && m.Intent.Inspect <= m.Record.DoneInspect
+	return m.PowerPending() == nil && m.Intent.RemoveRequestedAt == nil && m.Intent.Inspect <= m.Record.DoneInspect &&
+		m.Intent.Clean.Number <= m.Record.DoneClean && m.Intent.Hold.Number <= m.Record.DoneHold && m.Record.Quarantine == nil
 }
 
 // leaving reports whether a machine is about to go off, was asked to, or is not known to be fit for anybody: nobody is to be placed there. That
@@ -182,7 +183,8 @@ func leaving(m *state.Machine) bool {
 	stays := pending == nil || pending.Action == api.PowerActionOn &&
 		(pending.Environment == "" || r.Boot != nil && pending.Environment == r.Boot.Environment)
 	return r.Phase != api.MachineReady && r.Phase != api.MachineBooting || !stays ||
-		m.Intent.RemoveRequestedAt != nil || m.Intent.Inspect > r.DoneInspect
+		m.Intent.RemoveRequestedAt != nil || m.Intent.Inspect > r.DoneInspect || m.Intent.Clean.Number > r.DoneClean || m.Intent.Hold.Number > r.DoneHold ||
+		r.Quarantine != nil
 }
 
 // rising reports whether a machine boots: its agent may be there already, but its root is not all there yet.

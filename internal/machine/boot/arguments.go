@@ -79,9 +79,9 @@ func (a Arguments) check() error {
 		return argumentError("mac", a.MAC, "expected a MAC address")
 	}
 	switch a.Purpose {
-	case api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember:
+	case api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember, api.BootClean:
 	default:
-		return argumentError("purpose", string(a.Purpose), "expected enroll, inspect or environment")
+		return argumentError("purpose", string(a.Purpose), "expected enroll, inspect, environment, member or clean")
 	}
 	if err := a.Manifest.Check(); err != nil {
 		return argumentError("manifest", string(a.Manifest), err.Error())

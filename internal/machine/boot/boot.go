@@ -53,6 +53,7 @@ const (
 	StagePath  = "/boot/v1/stage"
 	SharePath  = "/boot/v1/share"
 	ReportPath = "/boot/v1/report"
+	CleanPath  = "/boot/v1/clean"
 	// AgentBinaryPath, GET: the node agent's binary (application/octet-stream), its digest in Welcome.Agent.
 	AgentBinaryPath = "/boot/v1/agent"
 )
@@ -93,6 +94,31 @@ type Welcome struct {
 	Time time.Time `json:"time"`
 	// HealthDeadline bounds each health check.
 	HealthDeadline time.Duration `json:"health_deadline"`
+	// Clean is what a boot that cleans is to do. Without it nothing is erased.
+	Clean *CleanOrder `json:"clean,omitempty"`
+}
+
+// CleanOrder is what a boot that cleans is to do.
+type CleanOrder struct {
+	// DryRun: it reports its plan and erases nothing.
+	DryRun bool `json:"dry_run"`
+	// WasOff: the machine's power was read as off before this boot.
+	WasOff bool `json:"was_off,omitempty"`
+	// Variables are the UEFI variables that the machine had when it was first inspected, as NAME-GUID. Nil: not known.
+	Variables []string `json:"variables,omitempty"`
+	// Disks are those that inspection found: one that is missing can't be called clean.
+	Disks []api.Disk `json:"disks,omitempty"`
+}
+
+// CleanReport tells how far a cleaning is. It is sent every few seconds, always with all steps; fields are as in api.MachineClean.
+type CleanReport struct {
+	DryRun     bool            `json:"dry_run,omitempty"`
+	Done       bool            `json:"done,omitempty"`
+	Bytes      int64           `json:"bytes"`
+	TotalBytes int64           `json:"total_bytes"`
+	Steps      []api.CleanStep `json:"steps"`
+	// ExpectSeconds is how long there may be nothing new to report, because a disk erases itself and says that it takes so long.
+	ExpectSeconds float64 `json:"expect_seconds,omitempty"`
 }
 
 // Agent is the node agent a machine runs.
@@ -160,7 +186,7 @@ type Report struct {
 	Health   []api.HealthResult `json:"health"`
 }
 
-// Instruction answers Report and StageReport: what the machine shall do next.
+// Instruction answers Report, CleanReport and StageReport: what the machine shall do next.
 type Instruction struct {
 	// Do is "wait" (ask again with the same report after RetrySeconds), "reboot", "poweroff" or "continue".
 	Do           string  `json:"do"`

@@ -1,5 +1,5 @@
 // Package bootagent is the first process of a machine that boots over the network: it finds the network, exchanges the boot token, and
-// either looks at the machine (enroll, inspect) or gives it its root and stays as its init. It is that of virtual machines, too, whose host
+// looks at the machine (enroll, inspect), cleans it, or gives it its root and stays as its init. It is that of virtual machines, too, whose host
 // gives them all that they need without a network (guest.go).
 //
 // All it is told comes over TLS pinned by the kernel's command line, and all it runs is verified: the manifest by signature, the root by
@@ -47,6 +47,8 @@ type Agent struct {
 	isGuest bool
 	// following are the interfaces that the host takes away and brings back.
 	following following
+	// cleanLogged are the steps of a cleaning that were printed.
+	cleanLogged map[string]bool
 }
 
 // How long the parts of a boot may take.
@@ -115,6 +117,8 @@ func (a *Agent) boot(ctx context.Context) error {
 	switch a.welcome.Purpose {
 	case api.BootEnroll, api.BootInspect:
 		return a.inspect(ctx)
+	case api.BootClean:
+		return a.clean(ctx)
 	case api.BootEnvironment, api.BootMember:
 		return a.environment(ctx, stopDrivers)
 	}
@@ -221,7 +225,7 @@ func (a *Agent) inspect(ctx context.Context) error {
 	if err := a.modules.settle(ctx); err != nil {
 		return err
 	}
-	mountEFIVariables()
+	mountEFIVariables(unix.MS_RDONLY)
 	a.log.Info("inspecting the machine")
 	report := inspection.Run(ctx, a.args.MAC, a.healthDeadline())
 	a.log.Info("inspected the machine", "after", time.Since(a.begun))

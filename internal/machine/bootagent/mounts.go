@@ -83,11 +83,11 @@ func mountAll(points []mountPoint) error {
 	return nil
 }
 
-// mountEFIVariables lets inspection read whether Secure Boot is on; machines with BIOS have none.
-func mountEFIVariables() {
+// mountEFIVariables lets inspection read the firmware's variables, and a cleaning change them; machines with BIOS have none. flags are MS_RDONLY or 0.
+func mountEFIVariables(flags uintptr) {
 	const dir = "/sys/firmware/efi/efivars"
 	if _, err := os.Stat(dir); err == nil {
-		_ = unix.Mount("efivarfs", dir, "efivarfs", noExec|unix.MS_RDONLY, "")
+		_ = unix.Mount("efivarfs", dir, "efivarfs", noExec|flags, "")
 	}
 }
 

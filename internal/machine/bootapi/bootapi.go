@@ -107,6 +107,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+boot.StagePath, s.stage)
 	mux.HandleFunc("POST "+boot.SharePath, s.share)
 	mux.HandleFunc("POST "+boot.ReportPath, s.report)
+	mux.HandleFunc("POST "+boot.CleanPath, s.clean)
 	mux.HandleFunc("GET "+boot.AgentBinaryPath, s.agentBinary)
 	return mux
 }
@@ -114,6 +115,8 @@ func (s *Server) Handler() http.Handler {
 const (
 	// sessionLife is how long a machine may go on reporting in one boot.
 	sessionLife = 24 * time.Hour
+	// cleaningLife is the same for a boot that cleans: the largest disks take days to be overwritten and read back.
+	cleaningLife = 14 * 24 * time.Hour
 	// healthDeadline bounds each health check of a machine.
 	healthDeadline = 60 * time.Second
 )

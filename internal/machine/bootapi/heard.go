@@ -28,6 +28,8 @@ type Heard struct {
 type heardBoot struct {
 	seen   lifecycle.BootSeen
 	report *boot.Report
+	// cleanTold is when the leader was last woken by what this boot reported of its cleaning.
+	cleanTold time.Time
 }
 
 // Stranger is an unknown machine that has told what it is.

@@ -46,9 +46,13 @@ func (s *Server) welcome(ctx context.Context, from string, hello boot.Hello) (*b
 	if hello.Nonce == "" {
 		return nil, refuse(http.StatusBadRequest, "the nonce is missing")
 	}
+	life := sessionLife
+	if claims.Purpose == api.BootClean {
+		life = cleaningLife
+	}
 	welcome := &boot.Welcome{
 		Purpose: claims.Purpose, Time: s.cfg.SiteTime(), HealthDeadline: healthDeadline, PublicKey: s.cfg.PublicKey,
-		Session: boot.Seal(s.sessionKeys[0], withExpiry(claims, s.cfg.SiteTime().Add(sessionLife))),
+		Session: boot.Seal(s.sessionKeys[0], withExpiry(claims, s.cfg.SiteTime().Add(life))),
 	}
 	if claims.Machine == "" {
 		return welcome, s.welcomeStranger(claims, welcome)
@@ -102,6 +106,11 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	welcome.RootPasswordHash = string(hash)
 	nonce := sha256.Sum256([]byte(hello.Nonce))
 	redemption := state.Redemption{UID: m.UID(), Machine: m.Name(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
+	if b.Purpose == api.BootClean {
+		if welcome.Clean = cleanOrder(m); welcome.Clean == nil {
+			return s.over(claims)
+		}
+	}
 	var identity *api.NodeIdentity
 	if b.Purpose == api.BootEnvironment || b.Purpose == api.BootMember {
 		made, certificate, err := s.cfg.Identify(m.Name(), hello.Request)

@@ -31,10 +31,11 @@ func usual() []string {
 	}
 }
 
-// forInspection returns what only inspection looks at: more disk controllers, HCAs, the BMC, sensors, memory errors, EFI variables.
+// forInspection returns what only inspection and cleaning look at: more disk controllers, TPMs, HCAs, the BMC, sensors, memory errors, EFI variables.
 func forInspection() []string {
 	return []string{
 		"smartpqi", "hpsa", "aacraid", "vmd", "mlx5_ib", "mlx4_ib", "ipmi_si", "ipmi_devintf", "ipmi_ssif", "efivarfs",
+		"tpm_tis", "tpm_crb", "mpi3mr", "pm80xx", "isci", "mvsas", "aic94xx", "sata_nv", "sata_sil24", "sata_mv", "ata_generic", "nd_pmem", "mmc_block", "sdhci_pci",
 		"coretemp", "k10temp", "amd64_edac", "sb_edac", "skx_edac", "i10nm_edac", "ie31200_edac",
 	}
 }

@@ -35,10 +35,10 @@ func readDisks(_ context.Context, s source) (func(*api.Hardware), []string) {
 		disks = append(disks, api.Disk{
 			Name:       name,
 			Model:      s.tree.Text(dir + "/device/model"),
-			Serial:     diskSerial(s.tree, dir),
+			Serial:     DiskSerial(s.tree, dir),
 			SizeBytes:  sectors * sectorBytes,
 			Rotational: s.tree.Text(dir+"/queue/rotational") == "1",
-			Transport:  transport(name, real),
+			Transport:  Transport(name, real),
 			NUMANode:   s.numaNode(real),
 		})
 	}
@@ -60,9 +60,9 @@ func (s source) devicePath(device string) string {
 	return real
 }
 
-// diskSerial is the serial number. Old SCSI disks, as SATA ones look to the kernel, have it in a page of vital product data only
+// DiskSerial is the serial number. Old SCSI disks, as SATA ones look to the kernel, have it in a page of vital product data only
 // (SPC-5, section 7.7.22: four bytes of header).
-func diskSerial(tree sysfs.Tree, dir string) string {
+func DiskSerial(tree sysfs.Tree, dir string) string {
 	for _, name := range []string{"/device/serial", "/serial"} {
 		if serial := tree.Text(dir + name); serial != "" {
 			return serial
@@ -75,8 +75,8 @@ func diskSerial(tree sysfs.Tree, dir string) string {
 	return strings.Trim(strings.ToValidUTF8(string(page[4:]), ""), "\x00 \n")
 }
 
-// transport is how a disk is attached, by the devices it hangs on.
-func transport(name, real string) string {
+// Transport is how a disk is attached, by the devices it hangs on.
+func Transport(name, real string) string {
 	switch {
 	case strings.HasPrefix(name, "nvme"):
 		return "nvme"

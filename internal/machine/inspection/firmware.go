@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection/smbios"
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/sysfs"
 )
 
 // tokenPrefix begins the OEM string or asset tag that carries an enrolment token, tokenArgument the kernel's argument.
@@ -63,10 +64,22 @@ func readFirmware(_ context.Context, s source) (func(*api.Hardware), []string) {
 		hw.Vendor, hw.Product = told(table.Vendor), told(table.Product)
 		hw.Serial, hw.UUID = told(table.Serial), table.UUID
 		hw.Firmware, hw.FirmwareVersion = firmware, version
+		hw.FirmwareVariables = lastingVariables(s.tree)
 		hw.SecureBoot = len(variable) == 5 && variable[4] == 1
 		hw.EnrollmentToken = enrollmentToken(table, s.tree.Text("proc/cmdline"))
 		hw.KernelVersion, hw.Architecture = kernel, architecture
 	}, problems
+}
+
+// lastingVariables are the names of the variables that outlive the machine's power: bit 0 of their attributes (UEFI 2.10, section 8.2).
+func lastingVariables(tree sysfs.Tree) (names []string) {
+	const dir = "sys/firmware/efi/efivars"
+	for _, name := range tree.Names(dir) {
+		if data, err := tree.Bytes(dir + "/" + name); err == nil && len(data) > 4 && data[0]&1 != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // told is a string of the firmware, "" for the words makers leave in when they fill nothing in.
