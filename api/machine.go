@@ -283,6 +283,8 @@ type MachinePart struct {
 	Record        MachineRecord `json:"record"`
 	Address       netip.Addr    `json:"address,omitzero"`
 	Request       PowerRequest  `json:"request"`
+	Clean         CleanRequest  `json:"clean,omitzero"`
+	Hold          HoldRequest   `json:"hold,omitzero"`
 	Hardware      *Hardware     `json:"hardware,omitempty"`
 	EnrolledAt    time.Time     `json:"enrolled_at"`
 	TargetSeconds float64       `json:"target_seconds,omitempty"`

@@ -45,6 +45,18 @@ func (c *Client) PowerNodes(ctx context.Context, req api.NodesPowerRequest) ([]a
 	return list.Items, err
 }
 
+// CleanNodes asks for machines to be cleaned of what a tenant left, and returns their nodes. Each node's Machine.Clean has the number to wait for in
+// Machine.Record.DoneClean. It is refused while members run on one of them.
+func (c *Client) CleanNodes(ctx context.Context, req api.NodesCleanRequest) ([]api.Node, error) {
+	list, err := answer[api.List[api.Node]](ctx, c, http.MethodPost, "/v1/clean", req)
+	return list.Items, err
+}
+
+// HoldNode quarantines a machine, so that nobody gets it, or releases it.
+func (c *Client) HoldNode(ctx context.Context, name string, req api.NodeHoldRequest) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/hold", req)
+}
+
 // RemoveNode takes a machine out of the site: it is powered off and then gone (Node no longer finds it). It is refused without force while
 // members run on it. Another node than a machine is forgotten at once, as by ForgetNode.
 func (c *Client) RemoveNode(ctx context.Context, name string, force bool) error {

@@ -50,6 +50,15 @@ var (
 			"`detail` names the request and its user.",
 		"Check what the machine does, then repeat the request if still needed.",
 	}
+	codeQuarantined = Code{
+		"machine_quarantined", http.StatusConflict, "The machine is in quarantine",
+		"A cleaning failed, so the machine may hold what a tenant left, or an operator keeps it from everybody; `detail` has the reason.",
+		"Clean the machine, or release it if you answer for it.",
+	}
+	codeNotQuarantined = Code{
+		"machine_not_quarantined", http.StatusConflict, "The machine is not in quarantine",
+		"There is nothing to release the machine from.", "None is needed.",
+	}
 	codeNoBoot = Code{
 		"no_boot", http.StatusConflict, "The machine did not boot from this site",
 		"No boot of this site exists to log in to or to repeat.", "Power the machine on with an environment.",
@@ -107,7 +116,7 @@ var (
 func machineCodes() []Code {
 	return []Code{
 		codeNoBuild, codeNoRecipe, codeNoEnrollToken, codeNoImage, codeNotMachine, codeNoProvisioning, codeMachineExists, codeDuplicateMAC,
-		codeRangeFull, codePowerConflict, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
+		codeRangeFull, codePowerConflict, codeQuarantined, codeNotQuarantined, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
 		codeDigest, codeConsole, codeNoMemberConsole, codeNoDisplay, codeConsoleInUse, codeNoSpace,
 	}
 }

@@ -52,7 +52,7 @@ func settlePhase(n *api.Node) {
 // joinMachine is a machine as it is shown; how to reach its power switch and console is for administrators.
 func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 	in := &m.Intent
-	out := &api.MachinePart{Spec: in.Spec, Request: in.Request, Hardware: shownHardware(m.Hardware), EnrolledAt: in.CreatedAt}
+	out := &api.MachinePart{Spec: in.Spec, Request: in.Request, Clean: in.Clean, Hold: in.Hold, Hardware: shownHardware(m.Hardware), EnrolledAt: in.CreatedAt}
 	if m.Record != nil {
 		out.Record = *m.Record
 	} else {

@@ -76,6 +76,9 @@ type (
 	firmwareSchema     struct{}
 	bootStageSchema    struct{}
 	bootPurposeSchema  struct{}
+	holdActionSchema   struct{}
+	cleanKindSchema    struct{}
+	cleanStateSchema   struct{}
 	buildPhaseSchema   struct{}
 	kindSchema         struct{}
 	changeTypeSchema   struct{}
@@ -198,6 +201,18 @@ func (bootPurposeSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.BootEnroll, api.BootInspect, api.BootEnvironment, api.BootMember, api.BootClean)
 }
 
+func (holdActionSchema) Schema(huma.Registry) *huma.Schema {
+	return words("", api.HoldQuarantine, api.HoldRelease)
+}
+
+func (cleanKindSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.CleanDisk, api.CleanController, api.CleanFirmware, api.CleanTPM, api.CleanMemory)
+}
+
+func (cleanStateSchema) Schema(huma.Registry) *huma.Schema {
+	return words(api.CleanPlanned, api.CleanRunning, api.CleanDone, api.CleanSkipped, api.CleanFailed)
+}
+
 func (buildPhaseSchema) Schema(huma.Registry) *huma.Schema {
 	return words(api.BuildPending, api.BuildRunning, api.BuildSucceeded, api.BuildFailed, api.BuildCancelled)
 }
@@ -237,6 +252,9 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.Firmware]():     reflect.TypeFor[firmwareSchema](),
 		reflect.TypeFor[api.BootStage]():    reflect.TypeFor[bootStageSchema](),
 		reflect.TypeFor[api.BootPurpose]():  reflect.TypeFor[bootPurposeSchema](),
+		reflect.TypeFor[api.HoldAction]():   reflect.TypeFor[holdActionSchema](),
+		reflect.TypeFor[api.CleanKind]():    reflect.TypeFor[cleanKindSchema](),
+		reflect.TypeFor[api.CleanState]():   reflect.TypeFor[cleanStateSchema](),
 		reflect.TypeFor[api.BuildPhase]():   reflect.TypeFor[buildPhaseSchema](),
 		reflect.TypeFor[api.Kind]():         reflect.TypeFor[kindSchema](),
 		reflect.TypeFor[api.ChangeType]():   reflect.TypeFor[changeTypeSchema](),
@@ -259,7 +277,7 @@ func tagOf(path string) string {
 		return "clusters"
 	case "changes", "metrics":
 		return "server"
-	case "power", "candidates", "enroll-tokens":
+	case "power", "clean", "candidates", "enroll-tokens":
 		return "nodes"
 	case "builds", "recipes":
 		return "environments"
@@ -322,6 +340,8 @@ func requests() map[string]reflect.Type {
 		"patch-machine":               reflect.TypeFor[api.MachinePatch](),
 		"power-node":                  reflect.TypeFor[api.NodePowerRequest](),
 		"power-nodes":                 reflect.TypeFor[api.NodesPowerRequest](),
+		"clean-nodes":                 reflect.TypeFor[api.NodesCleanRequest](),
+		"hold-node":                   reflect.TypeFor[api.NodeHoldRequest](),
 		"create-build":                reflect.TypeFor[api.BuildRequest](),
 
 		"create-enroll-token": reflect.TypeFor[api.EnrollTokenRequest](),

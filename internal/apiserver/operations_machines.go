@@ -27,6 +27,7 @@ func (s *Server) registerMachines() {
 	operation(s, "POST /v1/power", AccessAdmin, "power-nodes", "Power several machines",
 		"Applies to the named machines, or to all with the labels. Up to 100 machines are handled all together or not at all. An empty selection is an error.",
 		http.StatusOK, s.powerNodes, bodyCodes(append(powerCodes(), codeEmptySelection)...)...)
+	s.registerCleaning()
 	operation(s, "GET /v1/nodes/{name}/events", AccessRead, "list-node-events", "List the events of a machine", "The kept ones, the oldest first.",
 		http.StatusOK, s.nodeEvents, codeNoNode)
 	operation(s, "GET /v1/nodes/{name}/console-login", AccessAdmin, "get-console-login", "Show the login of a machine's console",
@@ -48,7 +49,7 @@ func (s *Server) registerMachines() {
 // powerCodes are the errors of a power request.
 func powerCodes() []Code {
 	return []Code{
-		codeInvalidRequest, codeNoNode, codeNotMachine, codeNodeInUse, codePowerConflict, codeNoBoot, codeUnknownEnvironment, codeIncompatible,
+		codeInvalidRequest, codeNoNode, codeNotMachine, codeNodeInUse, codePowerConflict, codeQuarantined, codeNoBoot, codeUnknownEnvironment, codeIncompatible,
 	}
 }
 

@@ -149,6 +149,11 @@ func (s *Server) mayPower(view *state.View, m *state.Machine, req api.NodePowerR
 	if first := m.PowerPending(); first != nil {
 		return s.powerConflict(name, first)
 	}
+	if req.Action != api.PowerActionOff {
+		if err := outOfQuarantine(m); err != nil {
+			return err
+		}
+	}
 	environment := req.Environment
 	if req.Action == api.PowerActionCycle && environment == "" {
 		if environment = bootedEnvironment(m); environment == "" {

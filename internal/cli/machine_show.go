@@ -26,9 +26,11 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 	fields(w, "Machine message", unsaid(rec.Message, n.Message), "Power", string(rec.Power)+observed,
 		"Power trouble", unsaid(rec.PowerMessage, n.Message), "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "),
 		"Address", address, "Firmware", string(firmwareOf(m)), "Architecture", rec.Architecture, "Console", m.Spec.Console,
-		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified))
+		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified),
+		"Quarantine", a.quarantineText(rec.Quarantine), "Cleaning", a.cleaningText(rec))
 	printHardware(w, m.Hardware)
 	a.printBoot(w, m)
+	printCleaning(w, lastCleaning(rec))
 	if len(rec.Health) == 0 {
 		return
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -54,11 +55,19 @@ func (l *leader) bootOf(b api.Boot) (*netboot.Boot, error) {
 	if err != nil {
 		return nil, err
 	}
+	arguments := img.arguments
+	if b.Purpose == api.BootClean {
+		arguments = strings.TrimSpace(arguments + " " + cleanArguments)
+	}
 	return &netboot.Boot{
 		Generation: b.Generation, Purpose: b.Purpose, Manifest: image.Digest(b.Digest), Architecture: img.architecture, ExpiresAt: b.Deadline,
-		Agent: l.cfg.Provisioning.BootAgent, Kernel: img.kernel, Initrd: img.initrd, Arguments: img.arguments,
+		Agent: l.cfg.Provisioning.BootAgent, Kernel: img.kernel, Initrd: img.initrd, Arguments: arguments,
 	}, nil
 }
+
+// cleanArguments let the kernel give ATA disks back the sectors that a tenant may have hidden in a host protected area (Linux,
+// Documentation/admin-guide/kernel-parameters.rst).
+const cleanArguments = "libata.ignore_hpa=1"
 
 // panicArguments make a kernel that panics reset its machine after this many seconds: it boots again instead of standing until its deadline.
 // An image's own arguments come later and win (Linux, Documentation/admin-guide/kernel-parameters.rst).

@@ -333,15 +333,6 @@ func (in MachineInput) trouble() []MachineOperation {
 	return ops
 }
 
-// late is the problem of a boot whose deadline has passed.
-func (in MachineInput) late() string {
-	r := in.Record
-	if r.Phase == api.MachineCleaning && in.cleanSeen() != nil {
-		return fmt.Sprintf("its cleaning reported no progress for %s: see its console", in.deadline().Sub(in.cleanSeen().ProgressAt))
-	}
-	return fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power))
-}
-
 func wantedOf(phase api.MachinePhase) string {
 	switch phase {
 	case api.MachineInspecting:

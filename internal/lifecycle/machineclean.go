@@ -109,6 +109,15 @@ func (in MachineInput) deadline() time.Time {
 	return at
 }
 
+// late is the problem of a boot whose deadline has passed.
+func (in MachineInput) late() string {
+	r := in.Record
+	if r.Phase == api.MachineCleaning && in.cleanSeen() != nil {
+		return fmt.Sprintf("its cleaning reported no progress for %s: see its console", in.deadline().Sub(in.cleanSeen().ProgressAt))
+	}
+	return fmt.Sprintf("not %s within %s%s", wantedOf(r.Phase), in.Deadlines.Boot, reached(r.Boot, in.Power))
+}
+
 // cleaning is a machine on its way through a cleaning.
 func (in MachineInput) cleaning() []MachineOperation {
 	r, seen := in.Record, in.cleanSeen()

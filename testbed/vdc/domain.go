@@ -28,7 +28,12 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	disks := make([]disk, len(m.config.DiskBytes))
+	count, nvme := len(m.config.DiskBytes), ""
+	if m.config.NVMe && count > 0 {
+		count--
+		nvme = diskPath(dir, m.Name, count)
+	}
+	disks := make([]disk, count)
 	for i := range disks {
 		disks[i] = disk{diskPath(dir, m.Name, i), "vd" + string(rune('a'+i))}
 	}
@@ -38,7 +43,7 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	}
 	var out bytes.Buffer
 	err = tmpl.Execute(&out, map[string]any{
-		"Machine": m, "Config": m.config, "Disks": disks, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
+		"Machine": m, "Config": m.config, "Disks": disks, "NVMe": nvme, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
 		"Emulator": emulator, "Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
 		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": dataBridge, "ProvisioningPort": provisioningPort, "DataPort": dataPort,
 	})

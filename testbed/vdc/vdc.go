@@ -54,6 +54,8 @@ type MachineConfig struct {
 	CPUs, MemoryMiB int
 	// DiskBytes are the sizes of its disks, raw and sparse; nil: one of 4 GiB. An empty list: none.
 	DiskBytes []int64
+	// NVMe makes the last of its disks an NVMe one, of QEMU's model of a controller.
+	NVMe bool
 	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
 	// (Intel VT-d). It needs a QEMU that models them, Config.Emulator, and less than 2816 MiB of memory.
 	SRIOV bool
