@@ -582,6 +582,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 	}
 	tests = append(tests, machineErrors(t)...)
+	tests = append(tests, cleanErrors(t)...)
 	tests = append(tests, consoleErrors(t, s)...)
 	tests = append(tests, shapeErrors(t, s)...)
 	tests = append(tests, fabricErrors(t, s)...)
