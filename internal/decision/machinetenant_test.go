@@ -70,17 +70,62 @@ func TestAMachineGoesOffWhenItsMemberIsReleasedAndIsNobodysOnceItIsClean(t *test
 	m.wantTenant("a.1")
 	m.goDark()
 	m.wantCleaned()
+}
+
+// wantCleaned follows a machine that is off after its member: it is cleaned, and nobody's.
+func (m *machine) wantCleaned() {
+	m.t.Helper()
+	m.want(api.MachineCleaning)
+	m.wantTenant("a.1")
+	if b := m.record.Boot; b.Purpose != api.BootClean || b.Member != "" {
+		m.t.Errorf("it boots %+v", b)
+	}
+	m.carryOut()
+	m.cleaned(lifecycle.CleanSeen{Done: true, Steps: []api.CleanStep{step(api.CleanDone)}})
+	m.wantTenant("")
+	m.goDark()
 	m.want(api.MachineOff)
-	if m.record.Boot.Member == "a.1" && m.record.Boot.Purpose == api.BootMember && lifecycle.MayBoot(m.record) {
-		t.Error("the member's system may still boot there")
+}
+
+func TestAMachineThatCannotBeCleanedAfterItsMemberIsInQuarantineUntilSomebodyAnswersForIt(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.released()
+	m.goDark()
+	m.want(api.MachineCleaning)
+	m.carryOut()
+	m.cleaned(lifecycle.CleanSeen{Done: true, Steps: []api.CleanStep{step(api.CleanFailed)}})
+	m.want(api.MachineFailed)
+	m.wantTenant("a.1")
+	if m.record.Quarantine == nil {
+		t.Error("it is in no quarantine")
+	}
+	m.after(time.Hour)
+	m.settle()
+	m.wantTenant("a.1")
+	m.in.Tenant = nil // its cluster is forgotten
+	m.hold(api.HoldRelease, "")
+	m.wantTenant("")
+	if m.record.Quarantine != nil {
+		t.Errorf("released, it is in quarantine: %+v", m.record.Quarantine)
 	}
 }
 
-// wantCleaned follows a machine that is off from its member to nobody.
-func (m *machine) wantCleaned() {
-	m.t.Helper()
+// While nothing can clean machines, one waits, says why, and makes no work.
+func TestAMachineWaitsForTheEnvironmentThatCleansIt(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.released()
+	delete(m.digests, lifecycle.CleanEnvironment)
+	m.goDark()
+	m.want(api.MachineOff)
+	m.wantTenant("a.1")
+	if !strings.Contains(m.record.Message, "can't be cleaned") {
+		t.Errorf("it says %q", m.record.Message)
+	}
+	m.digests[lifecycle.CleanEnvironment] = "sha256:i"
 	m.settle()
-	m.wantTenant("")
+	m.wantCleaned()
 }
 
 func TestAMachineWhoseMemberIsReleasedAmidItsBootGoesOffAtOnce(t *testing.T) {

@@ -37,9 +37,10 @@ func (in MachineInput) tenantAtRest() []MachineOperation {
 func (in MachineInput) clearTenant() []MachineOperation {
 	r := in.Record
 	switch {
+	case r.Quarantine != nil:
 	case r.Phase == api.MachineFailed && r.Stop == nil:
 		return in.stop(api.MachineStopping, true, "")
-	case r.Phase == api.MachineOff && r.Quarantine == nil:
+	case r.Phase == api.MachineOff:
 		_, problem := in.Environment(CleanEnvironment)
 		if problem == "" {
 			return in.clean(false)
