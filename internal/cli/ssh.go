@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) clusterSSH() *cobra.Command {
-	var tty bool
+	var tty, root bool
 	cmd := &cobra.Command{
 		Use:   "ssh NAME [MEMBER] [-- COMMAND...]",
 		Short: "Log in to a member of a cluster",
@@ -27,6 +27,7 @@ The exit code is that of ssh: the command's, or 255 when there was no connection
 		Args:              func(cmd *cobra.Command, args []string) error { _, _, _, err := sshArgs(cmd, args); return err },
 	}
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
+	cmd.Flags().BoolVar(&root, "root", false, "log in as root, which only whole machines (stack metal) allow")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		name, member, command, err := sshArgs(cmd, args)
 		if err != nil {
@@ -39,6 +40,9 @@ The exit code is that of ssh: the command's, or 255 when there was no connection
 			var args []string
 			if tty {
 				args = append(args, "-t")
+			}
+			if root {
+				args = append(args, "-l", "root")
 			}
 			return append(append(args, "--", acc.member), command...)
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
+	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
 // renderShared renders the files that are the same in every member.
@@ -95,6 +96,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		return nil, err
 	}
 	return append(files,
+		public(principalsDir+"/root", sshca.People+"\n"), // the whole machine is theirs; members log in to each other as the user only
 		driver.File{Path: memberCertPath + ".key", Content: member.Key, Mode: 0o600}, public(memberCertPath+".crt", string(member.Certificate))), nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 )
 
@@ -27,7 +28,7 @@ PubkeyAuthentication yes
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 HostbasedAuthentication no
-PermitRootLogin no
+PermitRootLogin ` + r.rootLogin() + `
 # An account without an entry in shadow is not locked; no PAM, no names of clients, no messages: they cost time at each login.
 UsePAM no
 UseDNS no
@@ -47,6 +48,14 @@ AcceptEnv LANG LC_*
 SetEnv` + env.String() + `
 Subsystem sftp internal-sftp
 `
+}
+
+// rootLogin is whether root may log in: on whole machines, which alone have a list of principals for root.
+func (r *Renderer) rootLogin() string {
+	if slices.ContainsFunc(r.members, func(m api.Assignment) bool { return m.Stack == api.StackMetal }) {
+		return "prohibit-password"
+	}
+	return "no"
 }
 
 // sshConfig applies to the cluster's members only; for hosts of the outside ssh behaves as usual.

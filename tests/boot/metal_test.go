@@ -60,3 +60,64 @@ func TestMachinesThatWereOffBecomeAClusterOfWholeMachines(t *testing.T) {
 		s.wantPower(name, api.PowerOff)
 	}
 }
+
+// Two users in turn on one machine: the first, as root, fills its disks, and the second finds nothing of it, from inside and from outside.
+func TestTheSecondUserOfAMachineFindsNothingOfTheFirst(t *testing.T) {
+	s := newSite(t, []vdc.MachineConfig{
+		{Name: "b1", Firmware: api.FirmwareUEFI, MemoryMiB: memoryMiB, DiskBytes: []int64{96 << 20, 64 << 20}, NVMe: true},
+	})
+	s.enrollInspected("b1", api.PowerRedfish)
+	s.awaitInspected("b1")
+	const disks = "/dev/nvme0n1 /dev/vda"
+	s.run("cluster", "create", "first", "--stack", "metal", "--env", "debian-mpi")
+	s.refused("exit status 255", "cluster", "ssh", "first", "--", "cat /etc/shadow >/dev/null || exit 255") // its user is not root
+	s.run("cluster", "ssh", "first", "--root", "--", "for d in "+disks+"; do yes '"+secret+"' | dd of=$d bs=1M iflag=fullblock 2>/dev/null; done; sync")
+	for n := range 2 {
+		if left := leftOn(t, s.disk("b1", n)); left < 1000 {
+			t.Fatalf("only %d traces of the first user are on disk %d: the search is no proof", left, n)
+		}
+	}
+	s.run("cluster", "delete", "first", "--yes")
+	s.waitUntil("b1", "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil })
+	for n := range 2 {
+		if left := leftOn(t, s.disk("b1", n)); left != 0 {
+			t.Errorf("%d traces of the first user are on disk %d", left, n)
+		}
+	}
+	s.run("cluster", "create", "second", "--stack", "metal", "--env", "debian-mpi")
+	found := s.run("cluster", "ssh", "second", "--root", "--", "cat "+disks+" | grep -c '"+secret+"'; ls -A /home/hpc /dev/shm /tmp | grep -v :")
+	if strings.TrimSpace(found) != "0" {
+		t.Errorf("the second user finds %q", found)
+	}
+	s.run("cluster", "delete", "second", "--yes")
+}
+
+// A machine loses its power under its member: another takes its place, with the same name and rank, and the first one is cleaned before anybody gets it.
+func TestAMemberWhoseMachineDiesIsReplacedOnAnother(t *testing.T) {
+	s := newSite(t, []vdc.MachineConfig{
+		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "b2", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB},
+	})
+	s.enrollInspected("b1", api.PowerRedfish)
+	s.enrollInspected("b2", api.PowerIPMI)
+	s.awaitInspected("b1", "b2")
+	s.run("cluster", "create", "m1", "--stack", "metal", "--env", "debian-mpi")
+	was := s.cluster("m1").Status.Members[0]
+	other := "b2"
+	if was.Node == other {
+		other = "b1"
+	}
+	must(t, s.dc.CutPower(was.Node))
+	s.until(2*bootDeadline, "the member to be replaced on "+other, func() bool {
+		c := s.cluster("m1")
+		return c.Status.Phase == api.ClusterReady && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
+			return m.Node == other && m.Name == was.Name && m.Rank == was.Rank && m.Phase == api.MemberReady
+		})
+	})
+	if host := s.saidByRanks("m1", 1, "hostname"); !slices.Equal(host, []string{was.Name}) {
+		t.Errorf("the replacement calls itself %v, want %s", host, was.Name)
+	}
+	s.waitUntil(was.Node, "clean and off", cleanDeadline, func(r api.MachineRecord) bool {
+		return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil
+	})
+	s.run("cluster", "delete", "m1", "--yes")
+}
