@@ -23,13 +23,15 @@ const (
 	PartitionsEdited AlarmKind = "partitions_edited"
 	// NotCarriedOut: the fabric takes no changes, or can't be read.
 	NotCarriedOut AlarmKind = "not_carried_out"
+	// SwitchSilent: a switch takes no changes, or can't be read.
+	SwitchSilent AlarmKind = "switch_silent"
 	// LinkErrors: a link counts too many errors.
 	LinkErrors AlarmKind = "link_errors"
 )
 
 // AlarmKinds are all kinds.
 func AlarmKinds() []AlarmKind {
-	return []AlarmKind{UnexpectedManager, ManagerPriority, ManagerMissing, NoMaster, SeveralMasters, PartitionsEdited, NotCarriedOut, LinkErrors}
+	return []AlarmKind{UnexpectedManager, ManagerPriority, ManagerMissing, NoMaster, SeveralMasters, PartitionsEdited, NotCarriedOut, LinkErrors, SwitchSilent}
 }
 
 // Alarm is what endangers a fabric. Two alarms of one kind and subject are the same one.

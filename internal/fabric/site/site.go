@@ -68,6 +68,15 @@ type Guarded interface {
 	Guarded() bool
 }
 
+// Switching is a Site on the switches of an Ethernet, which machines also boot through.
+type Switching interface {
+	// Places are the ports that are managed. A true one is a provisioning port, from which a machine boots: while no network has it, it is in the
+	// provisioning network, and hears the other machines there. Any other port then hears nobody.
+	Places() map[string]bool
+	// Isolated is the number of the network in which provisioning ports, as limited members, reach the server alone.
+	Isolated() int
+}
+
 // Refusal is why a fabric can't have a set of networks. It names no other tenant.
 type Refusal struct {
 	// Number is of a network that is not free on this fabric, such as a partition key of the operator's; 0: another number would not help.
@@ -90,6 +99,8 @@ type Observation struct {
 	Networks []Network
 	// Unknown says why a place could not be read, by place.
 	Unknown map[string]string
+	// Managed are the places that the executor would see; nil: it sees all. Of others nothing is known.
+	Managed map[string]bool
 }
 
 // Clean returns nil when the observation proves that the network is gone from a place, and else why it does not. The epoch is that of
@@ -100,6 +111,9 @@ func (o Observation) Clean(epoch lifecycle.Epoch, network int, at string) error 
 	}
 	if why, unknown := o.Unknown[at]; unknown {
 		return fmt.Errorf("port %s of network %d can't be read: %s", at, network, why)
+	}
+	if o.Managed != nil && !o.Managed[at] {
+		return fmt.Errorf("port %s of network %d is none that the fabric's settings name; add it again, so that it can be read", at, network)
 	}
 	for _, n := range o.Networks {
 		for _, p := range n.Ports {
