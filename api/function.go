@@ -97,10 +97,14 @@ func (a *Assignment) OnlyPorts() bool {
 	})
 }
 
-// FabricNumber returns the number by which fabrics know the network: its partition key, or its index.
+// FabricNumber returns the number by which fabrics know the network: its partition key, its VLAN, or its index.
 func (n *Network) FabricNumber() int {
-	if n.Technology == TechnologyInfiniBand {
+	switch n.Technology {
+	case TechnologyInfiniBand:
 		return n.PKey
+	case TechnologyVLAN:
+		return n.VLAN
+	default:
+		return n.Index
 	}
-	return n.Index
 }

@@ -77,6 +77,16 @@ type MachineSpec struct {
 	TrunkMAC string `json:"trunk_mac,omitempty"`
 	// Adapters are those whose functions or ports members may have while it is a node.
 	Adapters []MachineAdapter `json:"adapters,omitempty"`
+	// SwitchPorts are those ports of managed switches that its NICs are connected to, as far as the switches don't tell by LLDP.
+	SwitchPorts []SwitchPort `json:"switch_ports,omitempty"`
+}
+
+// SwitchPort is the port of a switch that a NIC is connected to.
+type SwitchPort struct {
+	MAC string `json:"mac"`
+	// Cell is the fabric of the switch, and Port its port, SWITCH/PORT.
+	Cell string `json:"cell"`
+	Port string `json:"port"`
 }
 
 // MachineAdapter is an adapter of a machine whose functions or port members may have.

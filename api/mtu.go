@@ -54,4 +54,6 @@ type PortMTU struct {
 	// VLAN is a network on a VLAN that the group writes, and TrunkBytes the largest MTU that was chosen for one; a node needs a trunk for it.
 	VLAN       string
 	TrunkBytes int
+	// Switched is how many networks on VLANs the group's members are in by ports of switches that are managed, each by one.
+	Switched int
 }

@@ -58,6 +58,8 @@ type NodePort struct {
 	// ports.
 	Fabric string `json:"fabric"`
 	At     string `json:"at"`
+	// Technology is ethernet for a port on a switch that the site manages; empty: another fabric's.
+	Technology FabricTechnology `json:"technology,omitempty"`
 }
 
 // StackCheck is the result of a driver's host checks on a node.

@@ -13,7 +13,14 @@ import (
 // Whether a number is free is for the leader to find out, as it gives them.
 func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
 	switch spec.Technology {
+	case "":
+		if s.switched(spec) {
+			spec.Technology = api.TechnologyVLAN
+		}
 	case api.TechnologyVLAN:
+		if s.switched(spec) { // whatever the nodes encrypt, a whole machine's own port carries it
+			return nil
+		}
 		return s.hasVLANs()
 	case api.TechnologyInfiniBand:
 		if err := s.hasInfiniBand(); err != nil {
@@ -28,6 +35,13 @@ func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
 		spec.Cell = cell
 	}
 	return nil
+}
+
+// switched reports whether all members of a cluster have whole machines, and the site manages switches: then the cluster's own network is a VLAN on
+// their ports. One with egress has a gateway on nodes, which switches are not.
+func (s *Server) switched(spec *api.ClusterSpec) bool {
+	metal := func(g api.Group) bool { return g.Stack == api.StackMetal }
+	return len(s.cfg.Offers.Switches) > 0 && s.cfg.VLANs != (api.VLANPool{}) && !spec.Egress && !slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return !metal(g) })
 }
 
 // hasVLANs refuses networks on VLANs where the site has none.

@@ -25,6 +25,7 @@ type enrollFlags struct {
 	macs                        []string
 	console, firmware, trunk    string
 	fabrics, functions          []string
+	switchPorts                 []string
 	labels                      map[string]string
 	inspect, noInspect, waiting bool
 	timeout                     time.Duration
@@ -72,6 +73,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
 	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks (default: none, and no members of such networks)")
 	f.adapterFlags(cmd, "")
+	f.switchPortFlag(cmd, "")
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")
 	flags.BoolVar(&f.waiting, "wait", false, "wait until the inspection has ended")
@@ -140,6 +142,9 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	}}
 	var err error
 	if req.Spec.Adapters, err = f.adapters(); err != nil {
+		return nil, err
+	}
+	if req.Spec.SwitchPorts, err = parseSwitchPorts(f.switchPorts); err != nil {
 		return nil, err
 	}
 	if f.candidate != "" {

@@ -111,6 +111,7 @@ func machineFlags(problems []api.FieldProblem) *manifest.Invalid {
 			{"spec.labels", "--labels"},
 			{"spec.trunk_mac", "--trunk-mac"},
 			{"spec.adapters", "--fabric"},
+			{"spec.switch_ports", "--switch-port"},
 			{"password", "--bmc-password-file"},
 			{"name", "NAME"},
 		} {

@@ -14,7 +14,8 @@ func (a *app) nodeSet() *cobra.Command {
 	var f enrollFlags
 	cmd := &cobra.Command{
 		Use: "set NAME [flags]", Short: "Change how a machine is reached", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
-		Long: `Change how a machine's power is controlled, where its console is, its firmware, its labels, its trunk or its adapters. What is not given stays, the BMC's password
+		Long: `Change how a machine's power is controlled, where its console is, its firmware, its labels, its trunk, its adapters or its
+ports of switches. What is not given stays, the BMC's password
 too unless --bmc-password-file is given. Name and MACs can't be changed: remove the machine and enroll it again.`,
 		Example: "  nearmetal node set n1 --bmc-password-file /root/new-password\n  nearmetal node set n1 --console tcp://10.9.1.250:7003 --labels rack=r2",
 	}
@@ -26,6 +27,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
 	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks from its next boot on; empty: none")
 	f.adapterFlags(cmd, ", instead of those it has, from its next boot on")
+	f.switchPortFlag(cmd, ", instead of those it has")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
 		if err != nil {
@@ -46,7 +48,14 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 		if err != nil {
 			return err
 		}
+		ports, err := parseSwitchPorts(f.switchPorts)
+		if err != nil {
+			return err
+		}
 		overlay := f.overlay(cmd, &req.Spec)
+		if cmd.Flags().Changed("switch-port") {
+			req.Spec.SwitchPorts, overlay["switch_ports"] = ports, ports
+		}
 		if cmd.Flags().Changed("fabric") {
 			req.Spec.Adapters, overlay["adapters"] = adapters, adapters
 		}

@@ -94,6 +94,8 @@ type Server struct {
 	PKeyPool string
 	// InfiniBandFiles are the files with the settings of the site's InfiniBand fabrics, by cell.
 	InfiniBandFiles map[string]string
+	// EthernetFiles are the files with the settings of the site's Ethernet switches, by cell.
+	EthernetFiles map[string]string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating

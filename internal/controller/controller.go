@@ -16,6 +16,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/offer"
@@ -161,6 +162,9 @@ type leader struct {
 	// readBack is signalled when a fabric was read back otherwise than before. fabricsTold: each was told its networks under this leadership.
 	readBack    chan struct{}
 	fabricsTold bool
+	// isolated are the provisioning ports of machines that tenants have, by fabric, as of what is in isolatedSeen.
+	isolated     map[string][]site.Port
+	isolatedSeen [4]any
 	// alarms are the events of alarms that have begun and not ended, by fabric and alarm; a fabric that is not there is to be read.
 	alarms map[string]map[string]api.Event
 }
@@ -283,7 +287,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	errs = append(errs, l.tellMachines(view)...)
 	// News that comes from here on is that of the next pass, though this one may see some of it.
 	news, heardTo := l.cfg.Agents.ChangedNodes(l.heardTo)
-	l.tellFabrics(view.Revision)
+	l.tellFabrics(view)
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo

@@ -21,7 +21,7 @@ type onFabric struct {
 func (p *pass) giveFabricNumber(n *api.Network, want onFabric) (err error) {
 	switch n.Technology {
 	case api.TechnologyVLAN:
-		n.VLAN, err = p.numbers().VLAN(n.UID, p.cfg.VLANs, want.vlan)
+		n.VLAN, err = p.numbers().VLAN(n.UID, p.cfg.VLANs, want.vlan, p.vlanFits)
 		return err
 	case api.TechnologyInfiniBand:
 		n.Partition = want.partition
@@ -29,6 +29,16 @@ func (p *pass) giveFabricNumber(n *api.Network, want onFabric) (err error) {
 	default:
 		return nil
 	}
+}
+
+// vlanFits reports whether all managed switches can have a VLAN: members of a network may be at any of them.
+func (p *pass) vlanFits(vid int) bool {
+	for cell := range p.cfg.Offers.Switches {
+		if p.cfg.Fabrics[cell].Check([]site.Network{{Number: vid}}) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // errLater: whether a fabric could have a network can't be known now.

@@ -11,6 +11,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/situation"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // keepFabrics runs the keepers of this leadership; what it returns ends them.
@@ -43,15 +45,33 @@ func (l *leader) passOn(ctx context.Context, changed <-chan struct{}) {
 }
 
 // tellFabrics gives every fabric its networks as far as they changed.
-func (l *leader) tellFabrics(revision int64) {
-	if len(l.cfg.Fabrics) == 0 || l.fabricsTold && !l.desired.fabricsDirty {
+func (l *leader) tellFabrics(view *state.View) {
+	changed := l.isolate(view)
+	if len(l.cfg.Fabrics) == 0 || l.fabricsTold && !l.desired.fabricsDirty && !changed {
 		return
 	}
 	networks := networksOn(l.desired.fabricPorts())
 	for name, keeper := range l.cfg.Fabrics {
-		keeper.Set(lifecycle.Epoch{Term: l.writer.Term(), Revision: revision}, networks[name])
+		all := networks[name]
+		if ports := l.isolated[name]; len(ports) > 0 {
+			all = append(all, site.Network{Number: keeper.Switching().Isolated(), Ports: ports})
+		}
+		keeper.Set(lifecycle.Epoch{Term: l.writer.Term(), Revision: view.Revision}, all)
 	}
 	l.fabricsTold, l.desired.fabricsDirty = true, false
+}
+
+// isolate finds the provisioning ports of the machines that tenants have. It reports whether they are others than before.
+func (l *leader) isolate(view *state.View) (changed bool) {
+	seen := [4]any{identity(view.Nodes), identity(view.Clusters), identity(view.Quarantines), view.Offers}
+	if len(l.cfg.Offers.Switches) == 0 || seen == l.isolatedSeen {
+		return false
+	}
+	l.isolatedSeen = seen
+	isolated := situation.Isolated(view, l.cfg.Offers)
+	changed = !maps.EqualFunc(isolated, l.isolated, slices.Equal[[]site.Port])
+	l.isolated = isolated
+	return changed
 }
 
 // touchFabrics lets all look again at the members that have ports on fabrics.

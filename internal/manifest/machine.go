@@ -132,7 +132,36 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 		req.Spec.TrunkMAC = n.mac(spec+".trunk_mac", req.Spec.TrunkMAC)
 	}
 	n.adapters(spec+".adapters", req.Spec.Adapters)
+	req.Spec.SwitchPorts = n.switchPorts(spec+".switch_ports", req.Spec.SwitchPorts)
 	return req
+}
+
+// MaxSwitchPorts is more than any machine has NICs.
+const MaxSwitchPorts = 64
+
+// switchPortForm is a switch with one of its ports.
+var switchPortForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}/[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$`)
+
+// switchPorts checks which ports of switches a machine's NICs are connected to.
+func (n *normalizer) switchPorts(path string, ports []api.SwitchPort) []api.SwitchPort {
+	if len(ports) > MaxSwitchPorts {
+		n.add(path, strconv.Itoa(len(ports)), "has %d entries; at most %d are possible", len(ports), MaxSwitchPorts)
+		return nil
+	}
+	var normal []api.SwitchPort
+	for i, p := range ports {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		p.MAC = n.mac(at+".mac", p.MAC)
+		n.label(at+".cell", p.Cell, MaxLabel)
+		if !switchPortForm.MatchString(p.Port) {
+			n.add(at+".port", p.Port, "%q is no port of a switch; write SWITCH/PORT, such as leaf1/swp7", p.Port)
+		}
+		if slices.ContainsFunc(normal, func(o api.SwitchPort) bool { return o.MAC == p.MAC || o.Cell == p.Cell && o.Port == p.Port }) {
+			n.add(at, p.Port, "names a NIC or a port that is listed before; a cable has two ends")
+		}
+		normal = append(normal, p)
+	}
+	return normal
 }
 
 const (

@@ -43,9 +43,12 @@ func (n *normalizer) ownNetwork(spec *api.ClusterSpec, pathOf func(group int) st
 	}
 	for i := range spec.Groups {
 		g, path := &spec.Groups[i], pathOf(i)
-		if g.Stack == api.StackMetal && spec.Technology != "" && spec.Technology != api.TechnologyVXLAN {
+		if g.Stack == api.StackMetal && spec.Technology == api.TechnologyInfiniBand {
 			n.add(join(path, "stack"), string(g.Stack), "%q gives members the ports of their nodes, which can't be on an own network of technology %s; omit the technology, or use another stack",
 				g.Stack, spec.Technology)
+		}
+		if g.Stack == api.StackMetal && spec.Technology == api.TechnologyVLAN && spec.Egress {
+			n.add("egress", "true", "is not possible for stack %q on a VLAN: its packets pass no node, which is the network's gateway; omit it", g.Stack)
 		}
 		if spec.Technology != api.TechnologyInfiniBand && g.Interface.OnFunction() {
 			n.noSpares(join(path, "interface"), g.Interface, *g)

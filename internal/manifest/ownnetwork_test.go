@@ -79,7 +79,6 @@ func TestAnOwnNetworkThatCanNotBeIsRefusedWithTheReason(t *testing.T) {
 		"interface: macvtap":                                      `"macvtap" is for virtual machines`,
 		"stack: vm\ninterface: veth":                              `"veth" is for containers`,
 		"stack: metal\ninterface: vf":                             `is not possible on stack "metal"`,
-		"stack: metal\ntechnology: vlan":                          `stack: "metal" gives members the ports of their nodes, which can't be on an own network of technology vlan`,
 		"interface: vf\ntechnology: vxlan":                        `interface: "vf" is not possible on an own network of technology vxlan`,
 		"interface: vf\nspares: 1":                                "which a spare can't hold for its member",
 		"interface: vf\nspares: 1\n" + ib:                         "which a spare can't hold for its member",

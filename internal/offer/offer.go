@@ -15,9 +15,11 @@ import (
 type Site struct {
 	// Metal: members of stack metal can be carried out, each on a whole machine that was off.
 	Metal bool
-	// Fabrics are the cells of the fabrics that the site has an executor for. Nobody could put a port of another fabric into a network, nor prove
-	// it clean.
+	// Fabrics are the cells of the InfiniBand fabrics that the site has an executor for. Nobody could put a port of another fabric into a network, nor
+	// prove it clean.
 	Fabrics []string
+	// Switches are the ports of Ethernet switches that the site manages, by cell and place. A true one is a provisioning port.
+	Switches map[string]map[string]bool
 }
 
 // maxCPUs bounds the CPUs of a machine, as it tells them itself: more than Linux counts on any architecture (CONFIG_NR_CPUS).
@@ -61,7 +63,19 @@ func Carried(hardware *api.Hardware, site Site) []api.StackCheck {
 
 // controlled are the ports whose fabric the site has an executor for.
 func controlled(ports []api.NodePort, site Site) []api.NodePort {
-	return slices.DeleteFunc(slices.Clone(ports), func(p api.NodePort) bool { return !slices.Contains(site.Fabrics, p.Fabric) })
+	var all []api.NodePort
+	for _, p := range ports {
+		p.Technology = ""
+		provisioning, managed := site.Switches[p.Fabric][p.At]
+		switch {
+		case slices.Contains(site.Fabrics, p.Fabric):
+			all = append(all, p)
+		case managed && !provisioning:
+			p.Technology = api.FabricEthernet
+			all = append(all, p)
+		}
+	}
+	return all
 }
 
 func none() api.Offer {

@@ -204,9 +204,8 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 				return nil, err
 			}
 		}
-		if last := len(p.Ports) - 1; last >= 0 {
-			on := p.Ports[min(len(ports), last)]
-			port.Device, port.Fabric, port.At = on.Name, on.Fabric, on.At
+		if err := ownPort(&port, n, p, len(ports), ports); err != nil {
+			return nil, err
 		}
 		ports = append(ports, port)
 	}
@@ -214,6 +213,37 @@ func (d *Decision) ports(p *Placed, id string, hosts map[string]*pool.Pool[int])
 		return nil, fmt.Errorf("group %q names networks %v, but the cluster has %d of them", p.Group, further, len(ports)-1)
 	}
 	return ports, nil
+}
+
+// ownPort lets a port of a member with a whole node be on one of the node's own. Before are those that it has already. On a switch, a port is in one
+// network alone. On InfiniBand, networks beyond the last port share that one. A network of tunnels is on no port of a switch: no tenant's kernel is a
+// tunnel's end.
+func ownPort(port *api.PortClaim, n *api.Network, p *Placed, number int, before []api.PortClaim) error {
+	if !p.Whole {
+		return nil
+	}
+	switched := n.Technology == api.TechnologyVLAN
+	var own []api.NodePort
+	for _, o := range p.Ports {
+		if (o.Technology == api.FabricEthernet) == switched {
+			own = append(own, o)
+		}
+	}
+	if !switched && len(own) > 0 {
+		on := own[min(number, len(own)-1)]
+		port.Device, port.Fabric, port.At = on.Name, on.Fabric, on.At
+		return nil
+	}
+	for _, o := range own {
+		if !slices.ContainsFunc(before, func(b api.PortClaim) bool { return b.Fabric == o.Fabric && b.At == o.At }) {
+			port.Device, port.Fabric, port.At = o.Name, o.Fabric, o.At
+			return nil
+		}
+	}
+	if switched {
+		return fmt.Errorf("network %s is on a VLAN, and node %s has no further port on a switch that the site manages", n.Name, p.Node)
+	}
+	return nil
 }
 
 // kept are the ports of a member that goes on: what they are to the networks stays. Those on functions of adapters are on what was chosen on its new node.

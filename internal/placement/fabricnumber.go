@@ -39,20 +39,22 @@ func (n *Numbers) PKey(network string, pool api.PKeyPool, requested int, fits fu
 }
 
 // VLAN gives a network the requested VLAN ID, or with 0 the lowest free one of the pool. Networks keep their IDs until they are forgotten, so none is
-// given again before all members of its last network are proved clean.
-func (n *Numbers) VLAN(network string, pool api.VLANPool, requested int) (int, error) {
+// given again before all members of its last network are proved clean. Fits says of an ID that is free whether the site's switches can have it.
+func (n *Numbers) VLAN(network string, pool api.VLANPool, requested int, fits func(vid int) bool) (int, error) {
 	if requested != 0 {
 		switch {
 		case !pool.Has(requested):
 			return 0, fmt.Errorf("VLAN %d is not in the site's pool (%s)", requested, pool)
 		case n.vlans[requested] != "":
 			return 0, fmt.Errorf("VLAN %d was given to another network by then", requested)
+		case !fits(requested):
+			return 0, fmt.Errorf("VLAN %d is not among those that the site's switches leave to it; choose another one, or omit it", requested)
 		}
 		n.vlans[requested] = network
 		return requested, nil
 	}
 	for vid := pool.First; pool.Has(vid); vid++ {
-		if n.vlans[vid] == "" {
+		if n.vlans[vid] == "" && fits(vid) {
 			n.vlans[vid] = network
 			return vid, nil
 		}

@@ -71,6 +71,8 @@ type platform struct {
 	// trunkMTU is the MTU of the trunk in bytes, 0 on a node that carries no VLANs.
 	trunkMTU int
 	alone    bool
+	// switchPorts is how many ports it has on switches that the site manages.
+	switchPorts int
 	// reachesVolumes: members there can have volumes that other nodes serve; reachesBlocks: block volumes.
 	reachesVolumes, reachesBlocks bool
 	// connected are the cells that the node is in, without the switches.
@@ -82,6 +84,7 @@ func newPlatform(rec api.NodeRecord) platform {
 	if rec.Trunk.Usable() {
 		p.trunkMTU = rec.Trunk.MTU
 	}
+	p.switchPorts = switchPorts(rec)
 	for _, place := range rec.Places {
 		p.connected = append(p.connected, api.NodePlace{Technology: place.Technology, RateBitsPerSecond: place.RateBitsPerSecond, RDMA: place.RDMA})
 	}
@@ -114,7 +117,18 @@ func (p platform) connects(i api.Interconnect) bool {
 
 // carries reports whether the underlay has room for a network's MTU, and the trunk for that of a network on a VLAN.
 func (p platform) carries(m api.PortMTU) bool {
-	return (m.VLAN == "" || p.trunkMTU >= m.TrunkBytes) && p.underlayCarries(m)
+	return (m.VLAN == "" || m.Switched > 0 || p.trunkMTU >= m.TrunkBytes) && p.switchPorts >= m.Switched && p.underlayCarries(m)
+}
+
+// switchPorts counts a node's ports on switches that the site manages.
+func switchPorts(rec api.NodeRecord) int {
+	n := 0
+	for _, p := range rec.Capacity.Ports {
+		if p.Technology == api.FabricEthernet {
+			n++
+		}
+	}
+	return n
 }
 
 func (p platform) underlayCarries(m api.PortMTU) bool {
@@ -127,7 +141,7 @@ func platformKey(rec api.NodeRecord) string {
 	if rec.Trunk.Usable() {
 		trunkMTU = rec.Trunk.MTU
 	}
-	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
+	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

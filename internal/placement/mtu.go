@@ -23,7 +23,9 @@ func (d *diagnosis) aboutMTU(r *Refusal) []string {
 // mtuProblem returns why a node can't carry the MTU of a network.
 func mtuProblem(rec api.NodeRecord, m api.PortMTU) string {
 	switch p := newPlatform(rec); {
-	case m.VLAN == "" || p.trunkMTU >= m.TrunkBytes:
+	case m.Switched > p.switchPorts:
+		return fmt.Sprintf("%d of its ports are on switches that the site manages, and %d are needed; name them with: nearmetal node set %s --switch-port MAC=CELL:SWITCH/PORT", p.switchPorts, m.Switched, rec.Name)
+	case m.VLAN == "" || m.Switched > 0 || p.trunkMTU >= m.TrunkBytes:
 	case rec.Trunk == nil:
 		return "it has no trunk for the VLAN; start its agent with --trunk-interface"
 	case !rec.Trunk.Usable():

@@ -22,7 +22,7 @@ func TestEachVLANIsGivenOnce(t *testing.T) {
 		{104, 0, "VLAN 104 is not in the site's pool (100-103)"},
 		{0, 0, "all VLANs of the site's pool (100-103) are in use: delete a network, or a cluster, on one"},
 	} {
-		got, err := n.VLAN("new", pool, tt.requested)
+		got, err := n.VLAN("new", pool, tt.requested, func(int) bool { return true })
 		if got != tt.want || (err == nil) != (tt.problem == "") || err != nil && err.Error() != tt.problem {
 			t.Errorf("requested %d: got %d, %v; want %d, %q", tt.requested, got, err, tt.want, tt.problem)
 		}

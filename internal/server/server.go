@@ -134,6 +134,9 @@ func (s *Server) open() error {
 	if err := s.openInfiniBand(); err != nil {
 		return err
 	}
+	if err := s.openEthernet(); err != nil {
+		return err
+	}
 	addresses := append([]string{s.cfg.Listen}, s.cfg.Also...)
 	if s.cfg.Provision.Interface != "" {
 		if s.network, err = provisioningNetwork(s.cfg.Provision); err != nil {
@@ -404,7 +407,7 @@ func (h heard) Mounted(a *api.Assignment) (number int64, unmounted string) {
 
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site {
-	return offer.Site{Fabrics: site.fabrics.Names(), Metal: s.network.Interface != ""}
+	return offer.Site{Fabrics: site.fabrics.InfiniBand(), Switches: site.fabrics.Switches(), Metal: s.network.Interface != ""}
 }
 
 // deadlines are those of clusters' lives.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -17,10 +18,18 @@ type Fabrics map[string]*site.Keeper
 func (f Fabrics) Names() []string { return slices.Sorted(maps.Keys(f)) }
 
 // Limit takes what the node of a member says of it, and makes a ready one no more than its ports are: it is starting while one is not in its
-// network. One whose place can't be read is not known to be either.
+// network, or while the port that its machine booted from reaches more than the server. One whose place can't be read is not known to be either.
 func (f Fabrics) Limit(view *state.View, a *api.Assignment, phase api.MemberPhase, message string) (api.MemberPhase, string) {
 	if phase != api.MemberReady {
 		return phase, message
+	}
+	for _, p := range f.bootPorts(view, a) {
+		switch attached, why := f[p.Fabric].Attached(f[p.Fabric].Switching().Isolated(), p.At); attached {
+		case site.Absent:
+			return api.MemberStarting, fmt.Sprintf("fabric %s: provisioning port %s is not isolated yet: %s", p.Fabric, p.At, why)
+		case site.Unread:
+			phase, message = api.MemberUnknown, fmt.Sprintf("fabric %s: %s", p.Fabric, why)
+		}
 	}
 	for _, p := range a.Ports {
 		if p.Fabric == "" {
@@ -38,6 +47,15 @@ func (f Fabrics) Limit(view *state.View, a *api.Assignment, phase api.MemberPhas
 		}
 	}
 	return phase, message
+}
+
+// bootPorts are the provisioning ports of a whole node that a member has.
+func (f Fabrics) bootPorts(view *state.View, a *api.Assignment) []api.NodePort {
+	n := view.Node(a.Node)
+	if !a.Whole || n == nil {
+		return nil
+	}
+	return ProvisioningPorts(view, n, offer.Site{Switches: f.Switches()})
 }
 
 // passedOn reports whether the place of a port is held by the same member in another assignment, which it goes on as or comes back from. The place stays in

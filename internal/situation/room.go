@@ -82,7 +82,8 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 
 // sameOffer reports whether a node offers what it did, as long as the environments of the site are the same.
 func sameOffer(before, now *state.Node) bool {
-	return before != nil && before.Agent == now.Agent && before.Hardware() == now.Hardware() && maps.Equal(before.Labels(), now.Labels())
+	return before != nil && before.Agent == now.Agent && before.Hardware() == now.Hardware() && maps.Equal(before.Labels(), now.Labels()) &&
+		slices.Equal(switchPortsOf(before), switchPortsOf(now))
 }
 
 func nodeName(n *state.Node) string { return n.Name }

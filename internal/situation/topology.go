@@ -270,7 +270,7 @@ func (f Fabrics) number(cell string, n *api.Network) int {
 	switch {
 	case n.PKey != 0:
 		return n.PKey
-	case f[cell] == nil && n.VLAN != 0:
+	case n.VLAN != 0 && (f[cell] == nil || f[cell].Switching() != nil):
 		return n.VLAN
 	default:
 		return n.Index

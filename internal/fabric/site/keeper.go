@@ -73,6 +73,12 @@ func (k *Keeper) Governed() Governed {
 	return g
 }
 
+// Switching is the executor as one on the switches of an Ethernet; nil: it is none.
+func (k *Keeper) Switching() Switching {
+	s, _ := k.site.(Switching)
+	return s
+}
+
 // Check returns nil for networks that the fabric could have, as Checker says. An executor that can't say accepts all.
 func (k *Keeper) Check(networks []Network) error {
 	if checker, ok := k.site.(Checker); ok {

@@ -30,14 +30,14 @@ func (o *ovs) apply(revision int64, networks ...site.Network) *ethernet.Site {
 	if err := s.Apply(o.t.Context(), lifecycle.Epoch{Term: 1, Revision: revision}, networks); err != nil {
 		o.t.Fatal(err)
 	}
-	o.forwarding()
+	o.Forwarding()
 	return s
 }
 
 // mustHear fails unless a frame from a port comes out at exactly these.
 func (o *ovs) mustHear(from string, want ...string) {
 	o.t.Helper()
-	if diff := cmp.Diff(want, o.Heard(from, o.passed), cmp.Transformer("sorted", func(s []string) []string { return slices.Sorted(slices.Values(s)) })); diff != "" {
+	if diff := cmp.Diff(want, o.Heard(from, o.Passed), cmp.Transformer("sorted", func(s []string) []string { return slices.Sorted(slices.Values(s)) })); diff != "" {
 		o.t.Errorf("who hears port %s (-want +got):\n%s", from, diff)
 	}
 }
