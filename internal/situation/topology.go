@@ -13,6 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/topology"
+	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -52,6 +53,9 @@ func (f Fabrics) charted(view *state.View, cell string) (api.FabricTopology, sit
 		t.Fabric = cell
 		return t, site.Charted{}
 	}
+	if s := keeper.Switching(); s != nil {
+		return f.switched(view, cell, s), site.Charted{}
+	}
 	known := keeper.Chart().Get()
 	t := api.FabricTopology{Fabric: cell, Technology: api.FabricInfiniBand, Switches: []api.FabricSwitch{}, Hosts: []api.FabricHost{}, Links: []api.FabricLink{}}
 	if known.Topology == nil {
@@ -62,6 +66,29 @@ func (f Fabrics) charted(view *state.View, cell string) (api.FabricTopology, sit
 	t.Hosts, t.Links = slices.Clone(t.Hosts), slices.Clone(t.Links)
 	topology.NameNodes(&t, knownNodes(view, cell))
 	return t, known
+}
+
+// switched is a cell of managed switches, with the ports that nodes have by their operators' or the switches' word.
+func (f Fabrics) switched(view *state.View, cell string, s site.Switching) api.FabricTopology {
+	places := s.Places()
+	carried := offer.Site{Switches: map[string]map[string]bool{cell: places}}
+	nodes := map[string][]api.NodePort{}
+	for _, n := range view.Nodes {
+		own := wired(view, n, carried)
+		if n.Agent != nil {
+			for _, p := range n.Agent.Capacity.Ports {
+				if p.Fabric == cell && !slices.ContainsFunc(own, func(o api.NodePort) bool { return o.At == p.At }) {
+					own = append(own, p)
+				}
+			}
+		}
+		if len(own) > 0 {
+			nodes[n.Name] = own
+		}
+	}
+	t := topology.FromPorts(slices.Sorted(maps.Keys(places)), nodes)
+	t.Fabric = cell
+	return t
 }
 
 // knownNodes is by what a cell's hosts can be told for nodes: the ports that agents offer, and the adapters that were inspected.
@@ -99,6 +126,9 @@ func (f Fabrics) Topology(view *state.View, cell string) (api.FabricTopology, er
 func (f Fabrics) Places(view *state.View) map[string][]api.NodePlace {
 	all := map[string][]api.NodePlace{}
 	for _, cell := range f.Cells() {
+		if keeper := f[cell]; keeper != nil && keeper.Switching() != nil {
+			continue // where a node is on its Ethernet, the cell of the nodes' links tells
+		}
 		t, _ := f.charted(view, cell)
 		places := topology.Places(&t)
 		for _, n := range view.Nodes {
