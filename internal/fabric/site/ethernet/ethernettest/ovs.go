@@ -20,6 +20,7 @@ type OVS struct {
 	Dir      string
 	Settings ethernet.Settings
 	daemons  map[string]*exec.Cmd
+	settled  int
 }
 
 const (
@@ -137,7 +138,8 @@ func (o *OVS) Passed() {
 // Settle waits until ovs-vswitchd has carried out what is in the database.
 func (o *OVS) Settle() {
 	o.t.Helper()
-	o.VSCtl("set", "open_vswitch", ".", "external_ids:test=settled") // waits
+	o.settled++ // without a change, ovs-vsctl does not wait
+	o.VSCtl("set", "open_vswitch", ".", fmt.Sprintf("external_ids:settled=%d", o.settled))
 }
 
 // Forwarding waits until the switch forwards by nothing older: it looks at the flows that it has cached after the change of its configuration.
