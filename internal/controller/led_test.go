@@ -163,7 +163,7 @@ func (l *led) campaign() {
 	l.lead = newLeader(Config{
 		Candidate: "test", Repo: l.repo, Cache: l.cache, Agents: l.agents, Secrets: trust.Secrets{{Key: []byte(strings.Repeat("s", 32))}},
 		Pool: placement.DefaultPool, Deadlines: lifecycle.DefaultDeadlines(), Now: func() time.Time { return l.now },
-		PKeys: l.pkeys, VLANs: l.vlans, Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.Names()}, Log: slog.New(slog.DiscardHandler),
+		PKeys: l.pkeys, VLANs: l.vlans, Fabrics: l.fabrics, Offers: offer.Site{Fabrics: l.fabrics.InfiniBand(), Switches: l.fabrics.Switches()}, Log: slog.New(slog.DiscardHandler),
 	}, leadership)
 	l.leader = l.lead.writer
 }

@@ -217,6 +217,24 @@ func (s *Site) Fail(method string, err error) {
 	s.fail[method] = err
 }
 
+// Switches is an executor as on the switches of an Ethernet. It implements site.Switching.
+type Switches struct {
+	*Site
+	// Managed are the ports; a true one is a provisioning port.
+	Managed map[string]bool
+}
+
+var _ site.Switching = Switches{}
+
+// Places implements site.Switching.
+func (s Switches) Places() map[string]bool { return maps.Clone(s.Managed) }
+
+// IsolatedNumber is that of the network of isolated provisioning ports.
+const IsolatedNumber = 4096
+
+// Isolated implements site.Switching.
+func (s Switches) Isolated() int { return IsolatedNumber }
+
 // Apply tells the fabric.
 func (s *Site) Apply(ctx context.Context, epoch lifecycle.Epoch, networks []site.Network) error {
 	t := s.tables
