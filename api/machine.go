@@ -298,6 +298,8 @@ type MachinePart struct {
 	Hardware      *Hardware     `json:"hardware,omitempty"`
 	EnrolledAt    time.Time     `json:"enrolled_at"`
 	TargetSeconds float64       `json:"target_seconds,omitempty"`
+	// ProvisioningPorts are the ports of managed switches that it boots through. While a tenant has it, they reach the server alone.
+	ProvisioningPorts []NodePort `json:"provisioning_ports,omitempty"`
 }
 
 // Candidate is a stranger that booted on the provisioning network and waits to be taken in; stored.

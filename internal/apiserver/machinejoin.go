@@ -22,6 +22,7 @@ func (s *Server) joinNodes(ctx context.Context, v *state.View) []api.Node {
 		}
 		if stored.Machine != nil {
 			nodes[i].Machine = s.joinMachine(stored.Machine, isAdmin(ctx))
+			nodes[i].Machine.ProvisioningPorts = situation.ProvisioningPorts(v, stored, s.cfg.Offers)
 			settlePhase(&nodes[i])
 		}
 	}

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -42,7 +43,7 @@ func (s *Server) enrollNode(ctx context.Context, in *rawBody) (*created[api.Node
 	if err := s.roomInRange(); err != nil {
 		return nil, err
 	}
-	if err := s.ownBMC(req, src); err != nil {
+	if err := cmp.Or(s.ownBMC(req, src), s.ownSwitchPorts(req, nil, src)); err != nil {
 		return nil, err
 	}
 	intent := api.MachineIntent{
@@ -132,7 +133,7 @@ func (s *Server) changeMachine(ctx context.Context, name string, change func(*ap
 				Message: "can't be changed: they identify the machine; remove it and enroll it again",
 			})
 		}
-		if err := s.ownBMC(req, src); err != nil {
+		if err := cmp.Or(s.ownBMC(req, src), s.ownSwitchPorts(req, intent.Spec.SwitchPorts, src)); err != nil {
 			return err
 		}
 		sealed, err := s.seal(m.UID(), req.Password)

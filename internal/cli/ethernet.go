@@ -32,3 +32,44 @@ func parseSwitchPorts(texts []string) ([]api.SwitchPort, error) {
 	}
 	return ports, nil
 }
+
+// dataNetworkText is by which ports members with the whole node are apart from others; empty for a node that carries no such members.
+func dataNetworkText(n api.Node) string {
+	if !slices.Contains(offered(n), string(api.StackMetal)) {
+		return ""
+	}
+	ports := slices.DeleteFunc(slices.Clone(n.Offer.Capacity.Ports), func(p api.NodePort) bool { return p.Technology != api.FabricEthernet })
+	if len(ports) == 0 {
+		return "shared: none of its ports is on a switch that the site manages, so members with the whole node share it with others"
+	}
+	return switchPortsText(ports)
+}
+
+// bootPortText is what else hears the port that a machine boots from while a tenant has it; empty for a node that carries no members with whole nodes.
+func bootPortText(n api.Node) string {
+	switch {
+	case len(n.Machine.ProvisioningPorts) > 0:
+		return switchPortsText(n.Machine.ProvisioningPorts)
+	case !slices.Contains(offered(n), string(api.StackMetal)):
+		return ""
+	default:
+		return "shared: it boots from no port of a switch that the site manages, so a tenant of the whole machine reaches what is there"
+	}
+}
+
+func switchPortsText(ports []api.NodePort) string {
+	var all []string
+	for _, p := range ports {
+		all = append(all, p.Fabric+":"+p.At+" ("+p.Name+")")
+	}
+	return strings.Join(all, ", ")
+}
+
+// sharedText warns of members with whole machines that are in no VLAN.
+func sharedText(spec *api.ClusterSpec) string {
+	metal := slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal })
+	if !metal || spec.TechnologyOf("") == api.TechnologyVLAN {
+		return ""
+	}
+	return "shared: no switch keeps the Ethernet ports of its whole machines apart from others"
+}

@@ -156,7 +156,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		shown = append(shown, "Underlay", underlayText(agent), "Trunk", trunkText(agent.Trunk), "Uplink", uplinkText(n), "Agent", agent.Version, "First seen", a.age(agent.FirstSeenAt)+" ago",
 			"Last heard", a.ageOf(agent.LastSeenAt))
 	}
-	shown = append(shown, "Volumes", poolText(n.Agent), "Sharing", sharingText(n.Agent))
+	shown = append(shown, "Data network", dataNetworkText(n), "Volumes", poolText(n.Agent), "Sharing", sharingText(n.Agent))
 	if n.Machine == nil { // whose identity comes and goes with each boot
 		shown = append(shown, a.identityFields(n.Identity)...)
 	}

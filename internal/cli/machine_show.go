@@ -24,7 +24,7 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 	}
 	control := strings.TrimSpace(string(m.Spec.Power.Kind) + " " + m.Spec.Power.Address + " " + m.Spec.Power.System)
 	fields(w, "Machine message", unsaid(rec.Message, n.Message), "Power", string(rec.Power)+observed,
-		"Power trouble", unsaid(rec.PowerMessage, n.Message), "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "),
+		"Power trouble", unsaid(rec.PowerMessage, n.Message), "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "), "Boot network", bootPortText(n),
 		"Address", address, "Firmware", string(firmwareOf(m)), "Architecture", rec.Architecture, "Console", m.Spec.Console,
 		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified),
 		"Quarantine", a.quarantineText(rec.Quarantine), "Cleaning", a.cleaningText(rec))

@@ -73,7 +73,7 @@ func (s *suite) mustHear(want map[string]string) {
 	s.t.Helper()
 	for _, from := range slices.Sorted(maps.Keys(want)) {
 		if got := strings.Join(s.lab.Heard(from, nil), " "); got != want[from] {
-			s.t.Errorf("who hears port %s: %q, want %q", from, got, want[from])
+			s.t.Errorf("port %s is heard at %q, want %q", from, got, want[from])
 		}
 	}
 }
