@@ -33,6 +33,7 @@ func (f Fabrics) InfiniBand() []string {
 }
 
 // wired are the ports of managed switches that a machine has alone. One that two machines claim is nobody's, unless the operators gave it to one of them.
+// A provisioning port is only theirs to take: else a machine that says what is not true would open the port of another one that a tenant has.
 func wired(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
 	if n.Machine == nil || len(carried.Switches) == 0 {
 		return nil
@@ -41,7 +42,7 @@ func wired(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
 	return slices.DeleteFunc(own, func(p api.NodePort) bool {
 		said := saidOf(n, p)
 		return slices.ContainsFunc(view.Nodes, func(other *state.Node) bool {
-			return other.Name != n.Name && claims(other, p, carried) && (!said || saidOf(other, p))
+			return other.Name != n.Name && (saidOf(other, p) || !said && !carried.Provisions(p) && claims(other, p, carried))
 		})
 	})
 }

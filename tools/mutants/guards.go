@@ -50,7 +50,7 @@ func guards() []Mutant {
 		choiceGuards,
 		standbyGuards,
 		adapterGuards,
-		infiniBandGuards,
+		infiniBandGuards, ethernetGuards,
 		watchGuards,
 		traceGuards,
 		sriovGuards,

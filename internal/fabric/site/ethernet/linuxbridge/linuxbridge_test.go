@@ -1,6 +1,7 @@
 package linuxbridge
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/ethernet"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/ethernet/ethernettest"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -132,5 +134,64 @@ func (l *lab) forwarding() {
 			l.t.Fatal("a port does not forward")
 		}
 		l.Run("sleep 0.01")
+	}
+}
+
+// control is the switch alone.
+func (l *lab) control() *Switch {
+	l.t.Helper()
+	sw, err := New(Config{SwitchSettings: l.settings.Switches[0], Dir: l.dir, Pool: l.settings.Pool(), Namespace: &l.NS})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return sw
+}
+
+func TestBridgesRefuseAnOlderEpoch(t *testing.T) {
+	l := newLab(t)
+	if err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 2, Revision: 1}, map[string]ethernet.State{"a": {VLAN: 6}}); err != nil {
+		t.Fatal(err)
+	}
+	err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 9}, map[string]ethernet.State{"a": {VLAN: 5}})
+	if r, readErr := l.control().Read(t.Context(), []string{"a"}); !errors.Is(err, site.ErrStale) || readErr != nil || r.Ports["a"].VLAN != 6 || r.Epoch.Term != 2 {
+		t.Errorf("got %v, and %+v, %v", err, r, readErr)
+	}
+}
+
+func TestALinkThatThisMachineHearsIsPutRight(t *testing.T) {
+	l := newLab(t)
+	l.Run("ip link set dev a up")
+	if r, err := l.control().Read(t.Context(), []string{"a"}); err != nil || !strings.Contains(r.Unknown["a"], "this machine hears it") {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 1}, map[string]ethernet.State{"a": {}}); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := l.control().Read(t.Context(), []string{"a"}); err != nil || len(r.Unknown) > 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Others' links and bridges stay, whatever their names are, and this machine takes no part in the VLANs of tenants.
+func TestNothingElseOfThisMachineIsTouched(t *testing.T) {
+	l := newLab(t)
+	l.Run("ip link add name nmvb up type bridge; ip link add name nmvb077 up type bridge; ip link add name nmvb100 up type bridge; ip link add name other up type bridge; ip link add name nmvb9x up type dummy 2>/dev/null || ip link add name nmvb9x type veth peer name y; ip link set dev c master other up")
+	if err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 1}, map[string]ethernet.State{"a": {VLAN: 5}, "b": {VLAN: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	links := l.Run("ip -o link show")
+	for _, name := range []string{" nmvb:", " nmvb077:", " nmvb100:", " other:", " nmvb9x", " nmvb5:", "master other"} {
+		if !strings.Contains(links, name) {
+			t.Errorf("%q is not there:\n%s", name, links)
+		}
+	}
+	if text := l.Run("ip address show dev nmvb5; cat /proc/sys/net/ipv4/conf/nmvb5/arp_ignore /proc/sys/net/ipv4/conf/nmvb5/rp_filter"); strings.Contains(text, "inet") || !strings.HasSuffix(text, "8\n1\n") {
+		t.Errorf("this machine is in the VLAN:\n%s", text)
+	}
+	if err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 2}, map[string]ethernet.State{"a": {}, "b": {}}); err != nil {
+		t.Fatal(err)
+	}
+	if links := l.Run("ip -o link show"); strings.Contains(links, " nmvb5:") || !strings.Contains(links, " nmvb100:") {
+		t.Errorf("an unused bridge stays, or somebody else's goes:\n%s", links)
 	}
 }

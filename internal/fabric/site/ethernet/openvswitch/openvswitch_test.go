@@ -326,3 +326,14 @@ func TestASwitchIsKnownByItsAuthority(t *testing.T) {
 		t.Errorf("without an identity: %v", err)
 	}
 }
+
+func TestASwitchRefusesAnOlderEpoch(t *testing.T) {
+	o := newOVS(t)
+	sw := New(o.Settings.Switches[0])
+	if err := sw.Apply(t.Context(), lifecycle.Epoch{Term: 2, Revision: 1}, map[string]ethernet.State{"a": {VLAN: 6}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := sw.Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 9}, map[string]ethernet.State{"a": {VLAN: 5}}); !errors.Is(err, site.ErrStale) || o.VSCtl("get", "port", "a", "tag") != "6" {
+		t.Errorf("got %v, and VLAN %s", err, o.VSCtl("get", "port", "a", "tag"))
+	}
+}
