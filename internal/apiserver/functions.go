@@ -53,6 +53,10 @@ func portProblem(g *api.Group, on api.GroupNetwork, in *api.NetworkIntent) (fiel
 	switch {
 	case on.Limited:
 		return "limited", "limited membership is for networks on InfiniBand"
+	case g.Stack == api.StackMetal && in.Technology == api.TechnologyVLAN && in.HasGateway():
+		return "name", "a whole machine can't be on a VLAN with egress: its packets pass no node, which is the network's gateway"
+	case g.Stack == api.StackMetal && in.Technology == api.TechnologyVLAN:
+		return unenforced(on)
 	case !on.Interface.OnFunction():
 		return "", ""
 	case in.Technology != api.TechnologyVLAN:
@@ -94,7 +98,10 @@ func defaultInterface(g *api.Group, on api.GroupNetwork) api.Interface {
 
 // unenforced returns what a port on a function of an adapter asks for that only bridges enforce.
 func unenforced(on api.GroupNetwork) (field, problem string) {
-	const why = "nodes can't enforce on a port of kind %s, whose packets pass no bridge; omit them, or the interface"
+	why := "nodes can't enforce on a port of kind %s, whose packets pass no bridge; omit them, or the interface"
+	if on.Interface == "" {
+		why = "nodes can't enforce on the port of a whole machine%s, whose packets pass no bridge; omit them"
+	}
 	switch {
 	case len(on.SecurityGroups) > 0:
 		return "security_groups", fmt.Sprintf("has security groups, which "+why, on.Interface)
