@@ -112,6 +112,16 @@ func (w *Wires) HeardFrame(from string, tag []byte, settled func()) []string {
 	return heard
 }
 
+// Arrives sends a frame into a port and waits until it comes in at a link of the namespace.
+func (w *Wires) Arrives(from, link string) {
+	w.t.Helper()
+	w.sent++
+	probe := fmt.Sprintf("probe %d.", w.sent)
+	fd := w.open(link)
+	w.send(Wire(from), nil, probe)
+	w.listen(link, fd, probe, probe)
+}
+
 // open opens a packet socket on a link, once.
 func (w *Wires) open(link string) int {
 	w.t.Helper()

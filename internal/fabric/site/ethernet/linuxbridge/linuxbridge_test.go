@@ -195,3 +195,25 @@ func TestNothingElseOfThisMachineIsTouched(t *testing.T) {
 		t.Errorf("an unused bridge stays, or somebody else's goes:\n%s", links)
 	}
 }
+
+// The server has a port in the provisioning network and one in the isolated one, on a bridge whose ports are isolated. It hears all machines, and passes
+// nothing on between them.
+func TestAServerInBothProvisioningNetworksJoinsThemForItselfAlone(t *testing.T) {
+	l := newLab(t)
+	l.Run("ip link add br-prov up type bridge; for l in xso xsi; do ip link set dev $l master br-prov up && bridge link set dev $l isolated on; done")
+	frames := framesOf{l}
+	if err := l.executor().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 1}, []site.Network{ethernettest.Network(ethernet.Isolated, "m2", "m3")}); err != nil {
+		t.Fatal(err)
+	}
+	l.forwarding()
+	for from, want := range map[string]string{"m1": "so", "m2": "si", "m3": "si"} {
+		if got := strings.Join(frames.Heard(from, nil), " "); got != want {
+			t.Errorf("port %s is heard at %q, want %q", from, got, want)
+		}
+		l.Arrives(from, "br-prov")
+	}
+	l.Run("bridge link set dev xso isolated off")
+	if got := strings.Join(frames.Heard("m1", nil), " "); got != "m2 m3 so" {
+		t.Errorf("a bridge that passes frames on does not, port m1 is heard at %q: the test shows nothing", got)
+	}
+}
