@@ -91,12 +91,29 @@ func TestAWholeMachineIsInItsVLANAndItsProvisioningPortAlone(t *testing.T) {
 	w.tables.Settle()
 	w.passes("ready", func(v *state.View) bool { return v.Cluster("first").Record.Phase == api.ClusterReady })
 	w.mustHave("100:sw/a", "4096:sw/m1")
+	audit := func(want ...string) {
+		t.Helper()
+		got, err := w.fabrics.Audit(t.Context(), w.cache.View(), "lan", w.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(append([]string{}, want...), got.Drift); diff != "" {
+			t.Errorf("drift (-want +got):\n%s", diff)
+		}
+	}
+	audit()
+	w.tables.Plant(fake.IsolatedNumber, "sw/m1")
+	audit("port sw/m1 of network 4096 (isolated provisioning ports) is a full member, and is to be a limited one")
 	w.release(w.cache.View().Cluster("first"))
 	w.passes("its VLAN is gone", func(*state.View) bool { return len(w.tables.Networks()) == 1 })
+	w.campaign() // the next leader puts right what somebody did
+	w.passes("put right", func(*state.View) bool { n := w.tables.Networks(); return len(n) == 1 && n[0].Ports[0].Limited })
 	w.mustHave("4096:sw/m1") // until it is clean
 	w.tables.Stick("sw/m1", false)
 	w.agents.clean = map[string][]string{"n1": {a.ID}}
-	w.passes("gone", func(v *state.View) bool { return v.Cluster("first") == nil && v.Network("ufirst") == nil && len(w.tables.Networks()) == 0 })
+	w.passes("gone", func(v *state.View) bool {
+		return v.Cluster("first") == nil && v.Network("ufirst") == nil && len(w.tables.Networks()) == 0
+	})
 }
 
 func TestAWholeMachineIsNotReadyWhileItsProvisioningPortIsOpen(t *testing.T) {

@@ -51,8 +51,11 @@ func TestAClusterOfWholeMachinesHasAVLANOfARealSwitch(t *testing.T) {
 	if first, second := sw.VSCtl("get", "port", "a", "tag"), sw.VSCtl("get", "port", "c", "tag"); first == second {
 		t.Errorf("both clusters have VLAN %s", first)
 	}
-	text := s.eventually([]string{"fabric", "show", "lan"}, "sw")
-	t.Log(text, s.command(0, "fabric", "list"), s.command(0, "cluster", "show", "m1"), s.command(0, "node", "show", "n1"))
+	s.eventually([]string{"fabric", "show", "lan"}, "Technology:  ethernet", "n2    sw/b  sw")
+	s.eventually([]string{"fabric", "list"}, "lan       ethernet    1         3      3      2")
+	s.eventually([]string{"node", "show", "n1"}, "Data network:  lan:sw/a (0000:3b:00.0)")
+	s.eventually([]string{"cluster", "show", "m1"}, "Technology:  vlan")
+	s.eventually([]string{"fabric", "audit", "lan"}, "3 ports")
 	// The switch stops, so that nobody can say whether the ports have left their VLAN.
 	sw.Stop("ovs-vswitchd")
 	s.command(0, "cluster", "delete", "m1", "--yes", "--no-wait")
@@ -73,4 +76,42 @@ func TestAClusterOfWholeMachinesHasAVLANOfARealSwitch(t *testing.T) {
 	}
 	heard("a")
 	heard("b")
+	sw.Stop("ovsdb-server")
+	s.command(0, "cluster", "delete", "m2", "--yes", "--no-wait")
+	s.eventually([]string{"fabric", "show", "lan"}, "Alarm: switch sw can't be managed, its ports stay as they are: ")
+}
+
+func TestBadSettingsOfSwitchesStopTheServerWithTheirFile(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, vlans string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("backend: linuxbridge\n"+vlans+"\nswitches: [{name: "+name+", bridge: "+name+", ports: [p]}]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	bad, low, high := write("bad", "vlan: 2-9"), write("low", "vlans: 2-9"), write("high", "vlans: 10-19")
+	for want, cfg := range map[string]config.Server{
+		"--ethernet lan=" + bad + ": ":             {EthernetFiles: map[string]string{"lan": bad}},
+		`unknown field "vlan"`:                     {EthernetFiles: map[string]string{"lan": bad}},
+		"no such file":                             {EthernetFiles: map[string]string{"lan": bad + "x"}},
+		"its vlans, 2-9, have none in common with": {EthernetFiles: map[string]string{"lan": high, "wan": low}},
+		"cell ethernet is that of the links":       {EthernetFiles: map[string]string{"ethernet": low}},
+		"--ethernet lan: its vlans, 2-9, have":     {EthernetFiles: map[string]string{"lan": low}, VLANPool: "10-19"},
+	} {
+		cfg.StateDir, cfg.Listen = t.TempDir(), "127.0.0.1:0"
+		_, err := server.Open(server.Config{Server: cfg, Log: slog.New(slog.DiscardHandler)})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	opened, err := server.Open(server.Config{
+		Server: config.Server{StateDir: t.TempDir(), Listen: "127.0.0.1:0", EthernetFiles: map[string]string{"lan": low}, VLANPool: "5-20"}, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := opened.Close(); err != nil {
+		t.Error(err)
+	}
 }

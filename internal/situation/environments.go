@@ -12,11 +12,7 @@ import (
 // Offer is what a node has for members, with the built environments that suit it.
 func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
 	o := offer.Of(n.Agent, n.Hardware(), n.Machine != nil && IsOff(n.Machine), site)
-	if wired := DataPorts(view, n, site); len(wired) > 0 {
-		o.Capacity.Ports = slices.Concat(slices.DeleteFunc(slices.Clone(o.Capacity.Ports), func(p api.NodePort) bool {
-			return slices.ContainsFunc(wired, func(w api.NodePort) bool { return w.Fabric == p.Fabric && w.At == p.At })
-		}), wired)
-	}
+	o.Capacity.Ports = withWired(view, n, o.Capacity.Ports, site)
 	var built []api.EnvironmentOnNode
 	for _, e := range view.Environments {
 		if n.Agent != nil && n.Agent.Images {

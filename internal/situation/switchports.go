@@ -59,6 +59,18 @@ func claims(n *state.Node, p api.NodePort, carried offer.Site) bool {
 		n.Agent != nil && slices.ContainsFunc(n.Agent.Capacity.Ports, same)
 }
 
+// withWired are the ports that a node's agent offers, without those of managed switches that another node claims, and those that its machine has.
+func withWired(view *state.View, n *state.Node, offered []api.NodePort, carried offer.Site) []api.NodePort {
+	if len(carried.Switches) == 0 {
+		return offered
+	}
+	wired := DataPorts(view, n, carried)
+	return slices.Concat(slices.DeleteFunc(slices.Clone(offered), func(p api.NodePort) bool {
+		return p.Technology == api.FabricEthernet && (slices.ContainsFunc(wired, func(w api.NodePort) bool { return w.Fabric == p.Fabric && w.At == p.At }) ||
+			slices.ContainsFunc(view.Nodes, func(other *state.Node) bool { return other.Name != n.Name && claims(other, p, carried) }))
+	}), wired)
+}
+
 // DataPorts are the ports of managed switches that members with the whole node have.
 func DataPorts(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
 	return slices.DeleteFunc(wired(view, n, carried), carried.Provisions)

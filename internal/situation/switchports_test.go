@@ -104,6 +104,14 @@ func TestAnAgentsPortOnASwitchIsOfferedWhereItIsManaged(t *testing.T) {
 	if diff := cmp.Diff(want, Offer(&state.View{Nodes: []*state.Node{n}}, n, carried).Capacity.Ports); diff != "" {
 		t.Errorf("offered (-want +got):\n%s", diff)
 	}
+	// Operators gave its port to a machine.
+	view := &state.View{Nodes: []*state.Node{n, machineWith("n2", said(3, "sw/a"))}}
+	if diff := cmp.Diff(want[1:], Offer(view, n, carried).Capacity.Ports); diff != "" {
+		t.Errorf("offered, though a machine has the port (-want +got):\n%s", diff)
+	}
+	if ports := Offer(view, view.Nodes[1], carried).Capacity.Ports; len(ports) != 1 || ports[0].At != "sw/a" {
+		t.Errorf("the machine offers %+v", ports)
+	}
 }
 
 func TestARoomFollowsTheSwitchPortsOfAMachine(t *testing.T) {

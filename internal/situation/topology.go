@@ -355,6 +355,13 @@ func (f Fabrics) Audit(ctx context.Context, view *state.View, cell string, now t
 		ports[w.number] = w
 	}
 	f.addLeaving(view, cell, ports)
+	if s := keeper.Switching(); s != nil {
+		isolated := &wanted{network: &api.Network{Name: "isolated provisioning ports"}, number: s.Isolated(), ports: map[string]bool{}}
+		for _, p := range Isolated(view, offer.Site{Switches: map[string]map[string]bool{cell: s.Places()}})[cell] {
+			isolated.ports[p.At] = true
+		}
+		ports[isolated.number] = isolated
+	}
 	return compare(cell, now, seen, ports), nil
 }
 
