@@ -3,6 +3,7 @@ package situation
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
@@ -32,17 +33,20 @@ func (f Fabrics) InfiniBand() []string {
 	return all
 }
 
-// wired are the ports of managed switches that a machine has alone. One that two machines claim is nobody's, unless the operators gave it to one of them.
-// A provisioning port is only theirs to take: else a machine that says what is not true would open the port of another one that a tenant has.
-func wired(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
+// wired are the ports of managed switches that a machine has alone: those that it boots from, or all others. One that two machines claim is nobody's,
+// unless the operators gave it to one of them. A provisioning port is only theirs to take: else a machine that says what is not true would open the port of
+// another one that a tenant has.
+func wired(view *state.View, n *state.Node, carried offer.Site, provisioning bool) []api.NodePort {
 	if n.Machine == nil || len(carried.Switches) == 0 {
 		return nil
 	}
-	own := offer.Wired(&n.Machine.Intent.Spec, n.Hardware(), carried)
-	return slices.DeleteFunc(own, func(p api.NodePort) bool {
+	return slices.DeleteFunc(offer.Wired(&n.Machine.Intent.Spec, n.Hardware(), carried), func(p api.NodePort) bool {
+		if carried.Provisions(p) != provisioning {
+			return true
+		}
 		said := saidOf(n, p)
 		return slices.ContainsFunc(view.Nodes, func(other *state.Node) bool {
-			return other.Name != n.Name && (saidOf(other, p) || !said && !carried.Provisions(p) && claims(other, p, carried))
+			return other.Name != n.Name && (saidOf(other, p) || !said && !provisioning && claims(other, p))
 		})
 	})
 }
@@ -52,11 +56,20 @@ func saidOf(n *state.Node, p api.NodePort) bool {
 	return n.Machine != nil && slices.ContainsFunc(n.Machine.Intent.Spec.SwitchPorts, func(s api.SwitchPort) bool { return s.Cell == p.Fabric && s.Port == p.At })
 }
 
-// claims reports whether a node has a port by any word: its operators', a switch's or its agent's.
-func claims(n *state.Node, p api.NodePort, carried offer.Site) bool {
-	same := func(o api.NodePort) bool { return o.Fabric == p.Fabric && o.At == p.At }
-	return n.Machine != nil && slices.ContainsFunc(offer.Wired(&n.Machine.Intent.Spec, n.Hardware(), carried), same) ||
-		n.Agent != nil && slices.ContainsFunc(n.Agent.Capacity.Ports, same)
+// claims reports whether a node has a port by any word: its operators', a switch's or its agent's. Every node is asked for each port of every other one.
+func claims(n *state.Node, p api.NodePort) bool {
+	if saidOf(n, p) || n.Agent != nil && slices.ContainsFunc(n.Agent.Capacity.Ports, func(o api.NodePort) bool { return o.Fabric == p.Fabric && o.At == p.At }) {
+		return true
+	}
+	hw := n.Hardware()
+	if hw == nil {
+		return false
+	}
+	sw, port, _ := strings.Cut(p.At, "/")
+	return slices.ContainsFunc(hw.NICs, func(nic api.NIC) bool {
+		return nic.LLDP != nil && nic.LLDP.System == sw && nic.LLDP.Port == port &&
+			!slices.ContainsFunc(switchPortsOf(n), func(s api.SwitchPort) bool { return s.MAC == nic.MAC })
+	})
 }
 
 // withWired are the ports that a node's agent offers, without those of managed switches that another node claims, and those that its machine has.
@@ -67,18 +80,18 @@ func withWired(view *state.View, n *state.Node, offered []api.NodePort, carried 
 	wired := DataPorts(view, n, carried)
 	return slices.Concat(slices.DeleteFunc(slices.Clone(offered), func(p api.NodePort) bool {
 		return p.Technology == api.FabricEthernet && (slices.ContainsFunc(wired, func(w api.NodePort) bool { return w.Fabric == p.Fabric && w.At == p.At }) ||
-			slices.ContainsFunc(view.Nodes, func(other *state.Node) bool { return other.Name != n.Name && claims(other, p, carried) }))
+			slices.ContainsFunc(view.Nodes, func(other *state.Node) bool { return other.Name != n.Name && claims(other, p) }))
 	}), wired)
 }
 
 // DataPorts are the ports of managed switches that members with the whole node have.
 func DataPorts(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
-	return slices.DeleteFunc(wired(view, n, carried), carried.Provisions)
+	return wired(view, n, carried, false)
 }
 
 // ProvisioningPorts are the ports of managed switches from which a machine boots.
 func ProvisioningPorts(view *state.View, n *state.Node, carried offer.Site) []api.NodePort {
-	return slices.DeleteFunc(wired(view, n, carried), func(p api.NodePort) bool { return !carried.Provisions(p) })
+	return wired(view, n, carried, true)
 }
 
 // Isolated are the provisioning ports of the machines that tenants have, by cell. A machine is a tenant's until that was proved clean, or its quarantine

@@ -74,7 +74,7 @@ func (f Fabrics) switched(view *state.View, cell string, s site.Switching) api.F
 	carried := offer.Site{Switches: map[string]map[string]bool{cell: places}}
 	nodes := map[string][]api.NodePort{}
 	for _, n := range view.Nodes {
-		own := wired(view, n, carried)
+		own := slices.Concat(ProvisioningPorts(view, n, carried), DataPorts(view, n, carried))
 		if n.Agent != nil {
 			for _, p := range n.Agent.Capacity.Ports {
 				if p.Fabric == cell && !slices.ContainsFunc(own, func(o api.NodePort) bool { return o.At == p.At }) {

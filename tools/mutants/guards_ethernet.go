@@ -149,14 +149,14 @@ var ethernetGuards = []Mutant{
 	{
 		Guard:   "a switch port that two machines claim is nobody's",
 		File:    "internal/situation/switchports.go",
-		Find:    `(saidOf(other, p) || !said && !carried.Provisions(p) && claims(other, p, carried))`,
+		Find:    `(saidOf(other, p) || !said && !provisioning && claims(other, p))`,
 		Replace: `saidOf(other, p)`,
 		Test:    "./internal/situation TestTheSwitchPortsOfAMachineAreItsOperatorsWordOrItsSwitches",
 	},
 	{
 		Guard:   "no machine can open the provisioning port of another one",
 		File:    "internal/situation/switchports.go",
-		Find:    `!said && !carried.Provisions(p) && claims`,
+		Find:    `!said && !provisioning && claims`,
 		Replace: `!said && claims`,
 		Test:    "./internal/situation TestTheSwitchPortsOfAMachineAreItsOperatorsWordOrItsSwitches",
 	},

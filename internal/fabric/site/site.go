@@ -71,7 +71,7 @@ type Guarded interface {
 // Switching is a Site on the switches of an Ethernet, which machines also boot through.
 type Switching interface {
 	// Places are the ports that are managed. A true one is a provisioning port, from which a machine boots: while no network has it, it is in the
-	// provisioning network, and hears the other machines there. Any other port then hears nobody.
+	// provisioning network, and hears the other machines there. Any other port then hears nobody. The map must not be changed.
 	Places() map[string]bool
 	// Isolated is the number of the network in which provisioning ports, as limited members, reach the server alone.
 	Isolated() int

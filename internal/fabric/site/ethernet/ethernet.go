@@ -42,6 +42,7 @@ const switchTimeout = 10 * time.Second
 // A switch that does not answer, or that has not taken the newest desired state, keeps no other from being changed and read: its own ports are unknown.
 type Site struct {
 	settings Settings
+	places   map[string]bool
 	switches map[string]Switch
 
 	mu      sync.Mutex
@@ -66,7 +67,7 @@ func New(settings Settings, switches map[string]Switch) (*Site, error) {
 			return nil, fmt.Errorf("switch %s has no control", sw.Name)
 		}
 	}
-	return &Site{settings: settings, switches: switches, silent: map[string]error{}}, nil
+	return &Site{settings: settings, places: settings.Places(), switches: switches, silent: map[string]error{}}, nil
 }
 
 // Check implements site.Checker.
@@ -76,7 +77,7 @@ func (s *Site) Check(networks []site.Network) error { return s.settings.Check(ne
 func (s *Site) Isolated() int { return Isolated }
 
 // Places implements site.Switching.
-func (s *Site) Places() map[string]bool { return s.settings.Places() }
+func (s *Site) Places() map[string]bool { return s.places }
 
 // Managers implements site.Governed: an Ethernet has none.
 func (s *Site) Managers() []api.SubnetManager { return nil }
@@ -182,10 +183,9 @@ func (s *Site) admit(networks []site.Network) error {
 	if err := site.Validate(networks); err != nil {
 		return err
 	}
-	places := s.settings.Places()
 	var managed []site.Network
 	for _, n := range networks {
-		ports := slices.DeleteFunc(slices.Clone(n.Ports), func(p site.Port) bool { _, is := places[p.At]; return !is })
+		ports := slices.DeleteFunc(slices.Clone(n.Ports), func(p site.Port) bool { _, is := s.places[p.At]; return !is })
 		n.Ports = ports
 		managed = append(managed, n)
 	}
