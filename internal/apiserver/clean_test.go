@@ -18,6 +18,7 @@ func cleanErrors(t *testing.T) []errorCase {
 	s.Enroll("n1", 1)
 	s.Enroll("n2", 2)
 	s.AddImage("e", 1<<30, api.StackMetal)
+	s.AddImage("inspect", 0, api.StackMetal)
 	s.SetMachine("n2", func(rec *api.MachineRecord) {
 		rec.Quarantine = &api.MachineQuarantine{Reason: "its cleaning failed: sda is not clean"}
 	})

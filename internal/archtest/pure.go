@@ -23,6 +23,7 @@ var planners = []planner{
 	{"internal/lifecycle", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/machine/compatibility", []string{"./api"}},
+	{"internal/machine/cleaning/plan", nil},
 	{"internal/volume/plan", []string{"./api", "./internal/resource", "./internal/volume"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement", "./internal/resource", "./internal/volume/plan"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},

@@ -153,8 +153,8 @@ refused while members run on it; 'node drain --wait' empties it.`,
 func (a *app) nodeRelease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "release NODE", Short: "Release a machine from quarantine", Args: oneArg("node"), ValidArgsFunction: a.completeMachines(1),
-		Long: `Release a machine from quarantine. After a cleaning that failed this is on your word: the machine may still hold what a tenant left.
-'node clean' releases it, too, when it succeeds.`,
+		Long: `Release a machine from quarantine. After a cleaning that failed, the machine may still hold what a tenant left: look at it
+first. 'node clean' releases the machine, too, when it succeeds.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.holdNode(cmd.Context(), args[0], api.NodeHoldRequest{Action: api.HoldRelease}, "is released")
@@ -226,7 +226,7 @@ func printCleaning(w io.Writer, c *api.MachineClean) {
 	for i := range c.Steps {
 		s := &c.Steps[i]
 		done, seconds := "", ""
-		if s.TotalBytes > 0 {
+		if s.TotalBytes > 0 && s.State != api.CleanPlanned {
 			done = fmt.Sprintf("%d%%", s.Bytes*100/s.TotalBytes)
 		}
 		if s.State == api.CleanDone || s.State == api.CleanRunning {

@@ -178,7 +178,7 @@ func notClean(c api.MachineClean, reportedDry bool) string {
 		return "the machine reported no step of its cleaning"
 	}
 	if !c.DryRun && reportedDry {
-		return "the machine only planned its cleaning, and was told to carry it out"
+		return "the machine only planned its cleaning, instead of carrying it out"
 	}
 	if c.DryRun {
 		return ""

@@ -43,7 +43,8 @@ type box struct {
 	byItself                                         bool // it is about to go off, or to be switched, by no order to its BMC
 	unplugged                                        bool // its cable is out
 	silentUntil                                      time.Time
-	hangs                                            bool // its firmware hangs
+	hangs                                            bool  // its firmware hangs
+	left                                             int64 // the boot whose environment left something on its disks; 0: nothing is there
 }
 
 // running is what a machine runs: nothing, or what it was given in the boot of a generation.
@@ -349,9 +350,13 @@ func (b *box) system(ctx context.Context, m netboot.Machine, token string) after
 	t.session = welcome.Session
 	b.w.trace("%s: boot %d, %s", b.name, generation, welcome.Purpose)
 	b.set(running{uid: m.Boot.Machine, generation: generation, environment: environmentOf(string(m.Boot.Manifest))})
-	if welcome.Purpose == api.BootInspect {
+	switch welcome.Purpose {
+	case api.BootInspect:
 		return t.inspect(ctx)
+	case api.BootClean:
+		return t.clean(ctx, welcome.Clean)
 	}
+	b.leave(generation)
 	return t.environment(ctx, generation, welcome)
 }
 

@@ -23,6 +23,7 @@ func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 	if known && before.UID == after.UID && before.Generation > after.Generation {
 		w.fail("machines", "%s: its generation went from %d back to %d", b.name, before.Generation, after.Generation)
 	}
+	w.checkClean(b, before, after)
 	if known && before.Phase == after.Phase {
 		return
 	}

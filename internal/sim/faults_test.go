@@ -279,6 +279,7 @@ func (w *world) hadAll() {
 		w.fail("machines", "a machine that was to be removed is still there")
 	}
 	w.enrolAll()
+	w.releaseAll()
 	w.after(time.Minute, func() {
 		w.all(api.PowerActionOn, environments[1])
 		w.await(settlingMachines, w.allIn(api.MachineReady), func() {

@@ -55,6 +55,9 @@ func (w *world) request(b *box, action api.PowerAction, environment string, forc
 	if m == nil || m.Intent.RemoveRequestedAt != nil || m.PowerPending() != nil {
 		return fmt.Errorf("it is %+v", m)
 	}
+	if action != api.PowerActionOff && m.Record != nil && m.Record.Quarantine != nil {
+		return fmt.Errorf("it is in quarantine: %+v", *m.Record.Quarantine)
+	}
 	if action == api.PowerActionCycle && (m.Record == nil || m.Record.Boot == nil || m.Record.Boot.Purpose != api.BootEnvironment) {
 		return fmt.Errorf("it never booted an environment")
 	}
@@ -120,6 +123,12 @@ func (w *world) askForMachine(r *mathrand.Rand) {
 		err = w.request(b, api.PowerActionOff, "", force)
 	case what < 11:
 		err = w.request(b, api.PowerActionCycle, "", force)
+	case what < 13 && m.Record != nil && m.Record.Quarantine != nil && m.Record.Quarantine.By != "":
+		err = w.hold(b, m.UID(), api.HoldRelease)
+	case what == 12 && w.drawnFor(fmt.Sprintf("%s held at %s", b.name, w.since()), 8) == 0:
+		err = w.hold(b, m.UID(), api.HoldQuarantine)
+	case what == 12:
+		err = w.askToClean(b, m.UID())
 	case what < 13:
 		w.trace("%s is to be inspected", b.name)
 		_, _, err = s.repo.UpdateMachineIntent(s.ctx, b.name, m.UID(), func(in *api.MachineIntent) error { in.Inspect++; return nil })

@@ -56,6 +56,10 @@ type MachineConfig struct {
 	DiskBytes []int64
 	// NVMe makes the last of its disks an NVMe one, of QEMU's model of a controller.
 	NVMe bool
+	// TPM gives the machine an emulated TPM 2.0, which keeps its state while the machine is off. It needs UEFI firmware and the Debian package swtpm-tools.
+	TPM bool
+	// Undriven adds a storage controller that the environments of these tests have no driver for (AMD 53C974).
+	Undriven bool
 	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
 	// (Intel VT-d). It needs a QEMU that models them, Config.Emulator, and less than 2816 MiB of memory.
 	SRIOV bool

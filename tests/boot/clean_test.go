@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ const cleanDeadline = 2 * bootDeadline
 // A dry run leaves all of it, which shows that the search finds it. After a cleaning nothing of it is found from outside, in the files that are the
 // disks.
 func TestACleanedMachineHasNothingOfItsTenant(t *testing.T) {
-	s := newSite(t, []vdc.MachineConfig{{Name: "c1", Firmware: api.FirmwareUEFI, DiskBytes: []int64{192 << 20, 96 << 20}, NVMe: true}})
+	s := newSite(t, []vdc.MachineConfig{{Name: "c1", Firmware: api.FirmwareUEFI, DiskBytes: []int64{192 << 20, 96 << 20}, NVMe: true, TPM: true}})
 	s.enroll("c1", api.PowerRedfish)
 	s.run("node", "inspect", "c1", "--wait")
 	s.waitFor("c1", api.MachineOff, 5*time.Minute)
@@ -84,8 +85,34 @@ func TestACleanedMachineHasNothingOfItsTenant(t *testing.T) {
 	if shown := s.run("node", "show", "c1"); !strings.Contains(shown, "clean, ") || !strings.Contains(shown, "nvme0n1") {
 		t.Errorf("node show does not show the cleaning:\n%s", shown)
 	}
+	if i := slices.IndexFunc(r.Clean.Steps, func(s api.CleanStep) bool { return s.Kind == api.CleanTPM }); i < 0 || r.Clean.Steps[i].State != api.CleanDone {
+		t.Errorf("the TPM is not cleared: %+v", r.Clean.Steps)
+	}
 	// It boots over the network still, with the boot order that the cleaning wrote.
 	s.run("node", "inspect", "c1", "--wait")
+}
+
+// A storage controller that no driver serves may have disks that nobody sees. The machine is quarantined: nobody gets it until an operator releases it.
+func TestAMachineThatCannotBeCleanedIsQuarantined(t *testing.T) {
+	s := newSite(t, []vdc.MachineConfig{{Name: "c2", Firmware: api.FirmwareBIOS, DiskBytes: []int64{64 << 20}, Undriven: true}})
+	s.enroll("c2", api.PowerIPMI)
+	s.refused("no driver serves this storage controller", "node", "clean", "c2", "--yes", "--wait", "--timeout", cleanDeadline.String())
+	r := s.record("c2")
+	if r.Phase != api.MachineFailed || r.Clean != nil || r.Quarantine == nil || r.Quarantine.By != "" || !strings.Contains(r.Message, "1022:2020") {
+		t.Fatalf("phase %s, message %q, clean %+v, quarantine %+v", r.Phase, r.Message, r.Clean, r.Quarantine)
+	}
+	s.refused("in quarantine", "node", "power", "on", "c2", "--env", "debian-mpi")
+	s.refused("in quarantine", "node", "power", "cycle", "c2", "--env", "debian-mpi", "--force")
+	if out := s.run("node", "release", "c2"); !strings.Contains(out, "node c2 is released") {
+		t.Errorf("the release says %q", out)
+	}
+	s.refused("not in quarantine", "node", "release", "c2")
+	s.run("node", "power", "off", "c2", "--wait")
+	s.run("node", "quarantine", "c2", "--reason", "its fan is loud")
+	s.refused("its fan is loud", "node", "power", "on", "c2", "--env", "debian-mpi")
+	if r := s.record("c2"); r.Phase != api.MachineOff || r.Quarantine == nil || r.Quarantine.By == "" {
+		t.Errorf("phase %s, quarantine %+v", r.Phase, r.Quarantine)
+	}
 }
 
 // disk is the file that is a disk of a machine.

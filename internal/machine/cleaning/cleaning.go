@@ -112,8 +112,8 @@ func planned(s plan.Step) api.CleanStep {
 	d := s.Disk
 	out := api.CleanStep{Kind: api.CleanDisk, Target: d.Name, Model: d.Model, Serial: d.Serial, SizeBytes: d.Bytes, State: api.CleanPlanned, Tried: slices.Clone(s.Notes)}
 	switch {
-	case s.Skip != "":
-		out.State, out.Message = api.CleanSkipped, s.Skip
+	case s.LeftAlone != "":
+		out.State, out.Message = api.CleanSkipped, s.LeftAlone
 	case s.Problem != "":
 		out.State, out.Message = api.CleanFailed, s.Problem
 	default:

@@ -24,9 +24,9 @@ type memoryDisk struct {
 	content []byte
 	// methods is what each method does to the content; nil: nothing, and says that it succeeded.
 	methods map[plan.Method]func(content []byte) error
-	erased []plan.Method
-	opened int
-	unread int64 // reads from there on fail; 0: none do
+	erased  []plan.Method
+	opened  int
+	unread  int64 // reads from there on fail; 0: none do
 }
 
 func (d *memoryDisk) ReadAt(p []byte, at int64) (int, error) {

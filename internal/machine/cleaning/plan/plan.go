@@ -105,8 +105,8 @@ type Step struct {
 	Disk Disk
 	// Methods in the order in which they are tried.
 	Methods []Method
-	// Skip is why nothing is done, Problem why the disk can't be cleaned.
-	Skip, Problem string
+	// LeftAlone is why nothing is done, Problem why the disk can't be cleaned.
+	LeftAlone, Problem string
 	// Notes are what is known beforehand of methods that are left out.
 	Notes []string
 }
@@ -132,21 +132,21 @@ func step(d Disk) Step {
 	s := Step{Disk: d}
 	switch {
 	case d.Virtual:
-		s.Skip = "no device is behind it: it holds what RAM or another disk holds"
+		s.LeftAlone = "no device is behind it: it holds what RAM or another disk holds"
 	case d.Path:
-		s.Skip = "one path to a disk that is there as a whole, too"
+		s.LeftAlone = "one path to a disk that is there as a whole, too"
 	case d.SameAs != "":
-		s.Skip = "another path to " + d.SameAs
+		s.LeftAlone = "another path to " + d.SameAs
 	case d.NVMe != nil && d.NVMe.Remote, slices.Contains([]string{"fc", "iscsi"}, d.Transport):
-		s.Skip = "it is reached over a network, and may be others'"
+		s.LeftAlone = "it is reached over a network, and may be others'"
 	case d.NotADisk:
-		s.Skip = "no disk"
+		s.LeftAlone = "no disk"
 	case d.Bytes == 0:
-		s.Skip = "no medium"
+		s.LeftAlone = "no medium"
 	case d.Removable:
-		s.Skip = "removable medium"
+		s.LeftAlone = "removable medium"
 	case d.ReadOnly && d.Transport == "":
-		s.Skip = "read-only medium"
+		s.LeftAlone = "read-only medium"
 	case d.ReadOnly:
 		s.Problem = "it is read-only: a worn-out disk becomes so, and can't be erased by its blocks; take it out"
 	case len(d.Holders) > 0:

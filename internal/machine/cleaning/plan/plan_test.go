@@ -39,8 +39,8 @@ func TestTheBestMethodOfADiskIsTriedFirst(t *testing.T) {
 	} {
 		c.disk.Bytes = gib
 		got := Disks([]Disk{c.disk})[0]
-		if !slices.Equal(got.Methods, c.want) || got.Skip+got.Problem != "" || !strings.Contains(strings.Join(got.Notes, ";"), c.note) {
-			t.Errorf("%s: got %q, skip %q, problem %q, notes %q; want %q", c.name, got.Methods, got.Skip, got.Problem, got.Notes, c.want)
+		if !slices.Equal(got.Methods, c.want) || got.LeftAlone+got.Problem != "" || !strings.Contains(strings.Join(got.Notes, ";"), c.note) {
+			t.Errorf("%s: got %q, skip %q, problem %q, notes %q; want %q", c.name, got.Methods, got.LeftAlone, got.Problem, got.Notes, c.want)
 		}
 	}
 }
@@ -69,8 +69,8 @@ func TestWhatIsLeftAloneIsNamedWithTheReason(t *testing.T) {
 		{Disk{Name: "nvme2n1", NVMe: &NVMe{Controller: "nvme2", Unattached: []uint32{3}, SanitizeBlock: true}, Bytes: gib}, "", "[3] of nvme2 are not attached"},
 	} {
 		got := Disks([]Disk{c.disk})[0]
-		if (got.Skip == "") != (c.skip == "") || !strings.Contains(got.Skip, c.skip) || (got.Problem == "") != (c.problem == "") || !strings.Contains(got.Problem, c.problem) {
-			t.Errorf("%s: skip %q, problem %q; want %q, %q", c.disk.Name, got.Skip, got.Problem, c.skip, c.problem)
+		if (got.LeftAlone == "") != (c.skip == "") || !strings.Contains(got.LeftAlone, c.skip) || (got.Problem == "") != (c.problem == "") || !strings.Contains(got.Problem, c.problem) {
+			t.Errorf("%s: skip %q, problem %q; want %q, %q", c.disk.Name, got.LeftAlone, got.Problem, c.skip, c.problem)
 		}
 		if len(got.Methods) > 0 {
 			t.Errorf("%s: it is to be erased by %q", c.disk.Name, got.Methods)
