@@ -12,5 +12,6 @@
 //   - initrd makes the initial RAM disk from the boot agent in bootbin and the modules that kernelmodule selects.
 //   - boot defines what server and booting machine exchange, and the boot token between them. bootapi is the server's side.
 //   - bootagent is the machine's side: its first process, and later its init. Its parts are blockdev, lazyroot and bootctl.
+//   - cleaning erases what a tenant left on the machine, as its plan says, and reads it back.
 //   - inspection reports what the machine is made of and whether it is healthy. lldp hears the switches that it is plugged into.
 package machine

@@ -57,7 +57,7 @@ func guards() []Mutant {
 		containerGuards,
 		sandboxGuards,
 		machineGuards,
-		machineLifeGuards,
+		machineLifeGuards, cleaningGuards,
 		bootGuards,
 		imageGuards,
 		powerGuards,

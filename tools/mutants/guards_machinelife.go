@@ -117,14 +117,14 @@ var machineLifeGuards = []Mutant{
 	{
 		Guard:   "a machine that is up is given nothing to boot",
 		File:    "internal/lifecycle/machine.go",
-		Find:    `return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting)`,
+		Find:    `return r.Boot != nil && (r.Phase == api.MachineBooting || r.Phase == api.MachineInspecting || r.Phase == api.MachineCleaning)`,
 		Replace: `return r.Boot != nil`,
 		Test:    "./internal/decision TestAMachineBootsRunsAndGoesOff",
 	},
 	{
 		Guard:   "a boot has a deadline",
 		File:    "internal/lifecycle/machine.go",
-		Find:    `case !in.Now.Before(r.Boot.Deadline):`,
+		Find:    `case !in.Now.Before(in.deadline()):`,
 		Replace: `case false:`,
 		Test:    "./internal/decision TestABootThatFailsIsTriedAgainInANewGenerationThenGivenUp",
 	},

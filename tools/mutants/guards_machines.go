@@ -68,8 +68,8 @@ var machineGuards = []Mutant{
 	{
 		Guard:   "a machine that carries members by now is not removed, unless by force",
 		File:    "internal/controller/machines.go",
-		Find:    " || m.Intent.RemoveRequestedAt != nil {",
-		Replace: " {",
+		Find:    " || m.Intent.RemoveRequestedAt != nil ||",
+		Replace: " ||",
 		Test:    "./internal/controller TestAMachineThatIsInUseByNowIsNotRemoved",
 	},
 	{

@@ -359,3 +359,16 @@ func TestARootIsRefusedWhereItDoesNotFit(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Neither the server alone nor the kernel's command line alone makes a machine erase its disks.
+func TestNothingIsErasedUnlessServerAndCommandLineAskForIt(t *testing.T) {
+	for name, a := range map[string]*Agent{
+		"no order":                       {args: boot.Arguments{Purpose: api.BootClean}},
+		"another purpose of the command": {args: boot.Arguments{Purpose: api.BootInspect}, welcome: boot.Welcome{Clean: &boot.CleanOrder{}}},
+	} {
+		a.log = slog.New(slog.DiscardHandler)
+		if err := a.clean(t.Context()); err == nil || !strings.Contains(err.Error(), "nothing is erased") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

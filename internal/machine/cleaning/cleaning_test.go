@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -27,6 +29,7 @@ type memoryDisk struct {
 	erased  []plan.Method
 	opened  int
 	unread  int64 // reads from there on fail; 0: none do
+	deaf    bool  // it takes what is written, and keeps what it had
 }
 
 func (d *memoryDisk) ReadAt(p []byte, at int64) (int, error) {
@@ -36,9 +39,14 @@ func (d *memoryDisk) ReadAt(p []byte, at int64) (int, error) {
 	return copy(p, d.content[at:]), nil
 }
 
-func (d *memoryDisk) WriteAt(p []byte, at int64) (int, error) { return copy(d.content[at:], p), nil }
-func (d *memoryDisk) Sync() error                             { return nil }
-func (d *memoryDisk) Close() error                            { return nil }
+func (d *memoryDisk) WriteAt(p []byte, at int64) (int, error) {
+	if d.deaf {
+		return len(p), nil
+	}
+	return copy(d.content[at:], p), nil
+}
+func (d *memoryDisk) Sync() error  { return nil }
+func (d *memoryDisk) Close() error { return nil }
 
 func (d *memoryDisk) Erase(_ context.Context, m plan.Method, told Told) error {
 	d.erased = append(d.erased, m)
@@ -183,6 +191,17 @@ func TestADiskThatCannotBeReadBackIsNotClean(t *testing.T) {
 	}
 }
 
+// The absence of a pattern proves nothing of a disk that did not take it.
+func TestADiskThatTakesNothingIsNotClean(t *testing.T) {
+	t.Parallel()
+	nvme := plan.Disk{Name: "nvme0n1", Bytes: diskBytes, NVMe: &plan.NVMe{Controller: "nvme0", Format: true}}
+	d := &memoryDisk{content: filled(diskBytes), deaf: true}
+	s := stepOf(t, clean(t, machineOf(t, map[string]*memoryDisk{"nvme0n1": d}, nvme), boot.CleanOrder{}), "nvme0n1")
+	if s.State != api.CleanFailed || !strings.Contains(s.Tried[0], "what was written is not read back") {
+		t.Errorf("step %+v", s)
+	}
+}
+
 func TestADryRunTouchesNothing(t *testing.T) {
 	t.Parallel()
 	d := &memoryDisk{content: filled(diskBytes)}
@@ -235,35 +254,43 @@ func TestWhatCannotBeReachedIsNotClean(t *testing.T) {
 	}
 }
 
-// Disks of one controller are never erased at once: a command for one may reach the other.
+// Disks of one controller are never erased at once: a command for one may reach the other. Others are.
 func TestDisksOfOneControllerAreErasedOneAfterTheOther(t *testing.T) {
-	t.Parallel()
-	var mu sync.Mutex
-	at, most := 0, 0
-	block := func(content []byte) error {
-		mu.Lock()
-		at++
-		most = max(most, at)
-		mu.Unlock()
-		clear(content)
-		mu.Lock()
-		at--
-		mu.Unlock()
-		return nil
-	}
-	disks, seen := map[string]*memoryDisk{}, []plan.Disk{}
-	for _, name := range []string{"nvme0n1", "nvme0n2", "nvme0n3"} {
-		disks[name] = &memoryDisk{content: filled(diskBytes), methods: map[plan.Method]func([]byte) error{plan.FormatErase: block}}
-		seen = append(seen, plan.Disk{Name: name, Bytes: diskBytes, NVMe: &plan.NVMe{Controller: "nvme0", Format: true}})
-	}
-	r := clean(t, machineOf(t, disks, seen...), boot.CleanOrder{})
-	for _, d := range seen {
-		if s := stepOf(t, r, d.Name); s.State != api.CleanDone {
-			t.Errorf("step %+v", s)
-		}
-	}
-	if most != 1 {
-		t.Errorf("%d were erased at once", most)
+	for name, want := range map[string]struct {
+		controllers [3]string
+		at          int
+	}{"of one controller": {[3]string{"nvme0", "nvme0", "nvme0"}, 1}, "of three": {[3]string{"nvme0", "nvme1", "nvme2"}, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			at, most := 0, 0
+			erase := func(content []byte) error {
+				mu.Lock()
+				at++
+				most = max(most, at)
+				mu.Unlock()
+				time.Sleep(time.Second) // all that may begin has begun
+				clear(content)
+				mu.Lock()
+				at--
+				mu.Unlock()
+				return nil
+			}
+			disks, seen := map[string]*memoryDisk{}, []plan.Disk{}
+			for i, controller := range want.controllers {
+				disk := fmt.Sprintf("%sn%d", controller, i)
+				disks[disk] = &memoryDisk{content: filled(diskBytes), methods: map[plan.Method]func([]byte) error{plan.FormatErase: erase}}
+				seen = append(seen, plan.Disk{Name: disk, Bytes: diskBytes, NVMe: &plan.NVMe{Controller: controller, Format: true}})
+			}
+			r := clean(t, machineOf(t, disks, seen...), boot.CleanOrder{})
+			for _, d := range seen {
+				if s := stepOf(t, r, d.Name); s.State != api.CleanDone {
+					t.Errorf("step %+v", s)
+				}
+			}
+			if most != want.at {
+				t.Errorf("%s: %d were erased at once, want %d", name, most, want.at)
+			}
+		})
 	}
 }
 
