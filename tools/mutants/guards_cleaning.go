@@ -118,7 +118,7 @@ var cleaningGuards = []Mutant{
 		Guard:   "no machine erases anything without an order",
 		File:    "internal/machine/bootagent/clean.go",
 		Find:    "if a.args.Purpose != api.BootClean || order == nil {",
-		Replace: "if order == nil {",
+		Replace: "if a.args.Purpose == api.BootEnroll || order == nil {",
 		Test:    "./internal/machine/bootagent TestNothingIsErasedUnlessServerAndCommandLineAskForIt",
 	},
 	{
@@ -132,7 +132,7 @@ var cleaningGuards = []Mutant{
 		Guard:   "only a boot that cleans reports a cleaning",
 		File:    "internal/machine/bootapi/clean.go",
 		Find:    `if err == nil && (claims.Machine == "" || claims.Purpose != api.BootClean) {`,
-		Replace: `if err == nil && claims.Machine == "" {`,
+		Replace: `if err == nil && (claims.Machine == "" || claims.Purpose == api.BootEnroll) {`,
 		Test:    "./internal/machine/bootapi TestOnlyABootThatCleansReportsACleaning",
 	},
 	{
