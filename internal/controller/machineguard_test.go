@@ -212,3 +212,21 @@ func TestTheAgentOfAMachineThatIsOffIsNotBelievedAnyMore(t *testing.T) {
 		t.Errorf("it is %s, and its agent's identity is %+v", view.Machine("n1").Record.Phase, view.Node("n1").Identity)
 	}
 }
+
+// A later inspection may see what a tenant left, and must not make it the firmware's. Another version of the firmware has variables of its own.
+func TestWhatATenantLeftInTheFirmwareStaysTheTenants(t *testing.T) {
+	now := api.Hardware{FirmwareVersion: "2", FirmwareVariables: []string{"Setup", "Tenant"}}
+	for name, c := range map[string]struct {
+		was  *api.Hardware
+		want string
+	}{
+		"the first inspection":          {nil, "Setup Tenant"},
+		"the same firmware":             {&api.Hardware{FirmwareVersion: "2", FirmwareVariables: []string{"Setup"}}, "Setup"},
+		"another version of it":         {&api.Hardware{FirmwareVersion: "1", FirmwareVariables: []string{"Setup"}}, "Setup Tenant"},
+		"an inspection before the list": {&api.Hardware{FirmwareVersion: "2"}, "Setup Tenant"},
+	} {
+		if got := strings.Join(firstVariables(c.was, now), " "); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -204,12 +204,19 @@ func (p *pass) writeMachine(ctx context.Context, m *state.Machine, change decisi
 			return 0, errors.New("the inspection was superseded")
 		}
 		hardware := withRoles(report.Hardware, m.Intent.Spec.MACs)
-		if was := m.Hardware; was != nil && len(was.FirmwareVariables) > 0 && was.FirmwareVersion == hardware.FirmwareVersion {
-			hardware.FirmwareVariables = was.FirmwareVariables // what came since may be a tenant's
-		}
+		hardware.FirmwareVariables = firstVariables(m.Hardware, hardware)
 		write.Hardware = &hardware
 	}
 	return p.writer.CommitMachine(ctx, m, write)
+}
+
+// firstVariables are the firmware's variables that a cleaning leaves: those that the machine had when it was first inspected with this version of its
+// firmware. What came since may be a tenant's.
+func firstVariables(was *api.Hardware, now api.Hardware) []string {
+	if was != nil && len(was.FirmwareVariables) > 0 && was.FirmwareVersion == now.FirmwareVersion {
+		return was.FirmwareVariables
+	}
+	return now.FirmwareVariables
 }
 
 // withRoles marks the NICs that the machine is provisioned by.

@@ -35,7 +35,10 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	}
 	disks := make([]disk, count)
 	for i := range disks {
-		disks[i] = disk{diskPath(dir, m.Name, i), "vd" + string(rune('a'+i))}
+		disks[i] = disk{diskPath(dir, m.Name, i), "vd" + string(rune('a'+i)), "virtio", i == 0}
+		if m.config.SATA {
+			disks[i].Target, disks[i].Bus = "sd"+string(rune('a'+i)), "sata"
+		}
 	}
 	emulator := debianEmulator
 	if m.config.SRIOV {
@@ -66,7 +69,10 @@ func (dc *DataCentre) SetOEMStrings(machine string, texts []string) error {
 }
 
 // disk is one line of the template.
-type disk struct{ Path, Target string }
+type disk struct {
+	Path, Target, Bus string
+	First             bool
+}
 
 func consoleSocket(dir, machine string) string { return filepath.Join(dir, "run", machine+".console") }
 

@@ -54,6 +54,8 @@ type MachineConfig struct {
 	CPUs, MemoryMiB int
 	// DiskBytes are the sizes of its disks, raw and sparse; nil: one of 4 GiB. An empty list: none.
 	DiskBytes []int64
+	// SATA attaches its disks to a SATA controller instead of by virtio.
+	SATA bool
 	// NVMe makes the last of its disks an NVMe one, of QEMU's model of a controller.
 	NVMe bool
 	// TPM gives the machine an emulated TPM 2.0, which keeps its state while the machine is off. It needs UEFI firmware and the Debian package swtpm-tools.

@@ -92,14 +92,23 @@ func TestACleanedMachineHasNothingOfItsTenant(t *testing.T) {
 	s.run("node", "inspect", "c1", "--wait")
 }
 
-// A storage controller that no driver serves may have disks that nobody sees. The machine is quarantined: nobody gets it until an operator releases it.
+// A storage controller that no driver serves may have disks that nobody sees, whatever becomes of the others. The machine is quarantined: nobody gets it until an operator releases it.
 func TestAMachineThatCannotBeCleanedIsQuarantined(t *testing.T) {
-	s := newSite(t, []vdc.MachineConfig{{Name: "c2", Firmware: api.FirmwareBIOS, DiskBytes: []int64{64 << 20}, Undriven: true}})
+	s := newSite(t, []vdc.MachineConfig{{Name: "c2", Firmware: api.FirmwareBIOS, DiskBytes: []int64{64 << 20}, SATA: true, Undriven: true}})
 	s.enroll("c2", api.PowerIPMI)
+	fill(t, s.disk("c2", 0))
 	s.refused("no driver serves this storage controller", "node", "clean", "c2", "--yes", "--wait", "--timeout", cleanDeadline.String())
 	r := s.record("c2")
 	if r.Phase != api.MachineFailed || r.Clean != nil || r.Quarantine == nil || r.Quarantine.By != "" || !strings.Contains(r.Message, "1022:2020") {
 		t.Fatalf("phase %s, message %q, clean %+v, quarantine %+v", r.Phase, r.Message, r.Clean, r.Quarantine)
+	}
+	// What can be cleaned is: the SATA disk has answered what it can do, and has nothing left.
+	i := slices.IndexFunc(r.Cleaning.Steps, func(s api.CleanStep) bool { return s.Target == "sda" })
+	if i < 0 || r.Cleaning.Steps[i].State != api.CleanDone || len(r.Cleaning.Steps[i].Tried) > 0 {
+		t.Errorf("the SATA disk: %+v", r.Cleaning.Steps)
+	}
+	if n := leftOn(t, s.disk("c2", 0)); n != 0 {
+		t.Errorf("%d traces of the tenant are left on the SATA disk", n)
 	}
 	s.refused("in quarantine", "node", "power", "on", "c2", "--env", "debian-mpi")
 	s.refused("in quarantine", "node", "power", "cycle", "c2", "--env", "debian-mpi", "--force")

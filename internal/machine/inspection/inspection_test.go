@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection/inspectiontest"
+	"github.com/nearmetal/nearmetal/internal/machine/inspection/sysfs"
 )
 
 var update = flag.Bool("update", false, "write the golden files of what is inspected")
@@ -161,5 +163,15 @@ func TestNamesComeFromTheDatabaseIfThereIsOne(t *testing.T) {
 	}
 	if got := names["8086:1521"]; got == "" {
 		t.Error("a device that the database lacks has no name")
+	}
+}
+
+// Only what outlives the machine's power can be a tenant's at the next boot.
+func TestLastingVariablesOfTheFirmwareAreNoted(t *testing.T) {
+	t.Parallel()
+	const dir = "sys/firmware/efi/efivars/"
+	tree := sysfs.At(inspectiontest.Tree{dir + "Setup-x": "\x07\x00\x00\x00a", dir + "SecureBoot-x": "\x06\x00\x00\x00\x01", dir + "Empty-x": "\x07\x00\x00\x00"}.Unpack(t))
+	if got := lastingVariables(tree); !slices.Equal(got, []string{"Setup-x"}) {
+		t.Errorf("got %q", got)
 	}
 }
