@@ -124,6 +124,38 @@ func TestAMachineThatCannotBeCleanedIsQuarantined(t *testing.T) {
 	}
 }
 
+// The server is killed in the middle of a cleaning, which goes on, in the same boot. Then the machine loses its power: it is cleaned again, in another
+// boot, and only that one is the proof.
+func TestACleaningOutlivesTheServerAndALossOfPower(t *testing.T) {
+	const size = 768 << 20 // is read back for a minute or more, on an emulated machine
+	s := newSite(t, []vdc.MachineConfig{{Name: "c3", Firmware: api.FirmwareBIOS, DiskBytes: []int64{size}}})
+	s.enroll("c3", api.PowerRedfish)
+	fill(t, s.disk("c3", 0))
+	s.run("node", "clean", "c3", "--yes")
+	readsBack := func(r api.MachineRecord) bool { return r.Cleaning != nil && r.Cleaning.Bytes > size }
+	first := s.waitUntil("c3", "reading its disk back", cleanDeadline, readsBack).Machine.Record
+	s.kill()
+	s.start()
+	again := s.waitUntil("c3", "further than before", cleanDeadline, func(r api.MachineRecord) bool {
+		return r.Cleaning != nil && r.Cleaning.Bytes > first.Cleaning.Bytes
+	}).Machine.Record
+	if again.Attempt != 1 || again.Boot.Generation != first.Boot.Generation || again.Clean != nil {
+		t.Fatalf("attempt %d of generation %d after %d, clean %+v: %s", again.Attempt, again.Boot.Generation, first.Boot.Generation, again.Clean, again.Message)
+	}
+	must(t, s.dc.CutPower("c3"))
+	second := s.waitUntil("c3", "booting again", cleanDeadline, func(r api.MachineRecord) bool { return r.Attempt == 2 }).Machine.Record
+	if second.Phase != api.MachineCleaning || second.Boot.Generation <= first.Boot.Generation || second.Clean != nil {
+		t.Errorf("phase %s, generation %d after %d, clean %+v", second.Phase, second.Boot.Generation, first.Boot.Generation, second.Clean)
+	}
+	r := s.waitFor("c3", api.MachineOff, cleanDeadline).Machine.Record
+	if r.Clean == nil || r.Clean.Generation != second.Boot.Generation || r.Quarantine != nil {
+		t.Errorf("clean %+v, quarantine %+v", r.Clean, r.Quarantine)
+	}
+	if n := leftOn(t, s.disk("c3", 0)); n != 0 {
+		t.Errorf("%d traces of the tenant are left", n)
+	}
+}
+
 // disk is the file that is a disk of a machine.
 func (s *site) disk(machine string, number int) string {
 	return filepath.Join(s.dc.Folder(), "disks", fmt.Sprintf("%s-%d.raw", machine, number))

@@ -500,6 +500,51 @@ func sameNVMe(a, b plan.NVMe) bool {
 	return a.SanitizeCrypto == b.SanitizeCrypto && a.SanitizeBlock == b.SanitizeBlock && a.Format == b.Format && a.FormatCrypto == b.FormatCrypto
 }
 
+// recordedATA is the answer to IDENTIFY DEVICE of two disks, words 0 to 135, as "hdparm --Istdout" printed it in a report to a Linux mailing list (a
+// Seagate ST3160023AS and a Maxtor 6B200M0; their serial numbers are blank here).
+var recordedATA = map[string]struct {
+	words string
+	want  plan.ATA
+}{
+	"ST3160023AS": {`
+		0c5a 3fff c837 0010 0000 0000 003f 0000 0000 0000 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 0000 4000 0004 332e
+		3138 2020 2020 5354 3331 3630 3032 3341 5320 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 8010
+		0000 2f00 0000 0200 0200 0007 3fff 0010 003f fc10 00fb 0110 ffff 0fff 0000 0007 0003 0078 0078 00f0 0078 0000 0000 0000
+		0000 0000 0000 0000 0002 0000 0000 0000 007e 001b 346b 7d01 4003 3468 3c01 4003 407f 0000 0000 fefe 0000 0000 fe00 0000
+		0000 0000 0000 0000 9eb0 12a1 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000
+		0000 0000 0000 0000 0000 0000 0000 0000 0001 9eb0 12a1 9eb0 12a1 2020 0002 42b6`, plan.ATA{Security: true, Sectors: 312581808}},
+	"6B200M0": {`
+		0040 3fff c837 0010 0000 0000 003f 0000 0000 0000 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 0003 4000 0004 4241
+		4e43 3142 5930 4d61 7874 6f72 2036 4232 3030 4d30 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 2020 8010
+		0000 2f00 4000 0200 0000 0007 3fff 0010 003f fc10 00fb 0110 ffff 0fff 0000 0007 0003 0078 0078 0078 0078 0000 0000 0000
+		0000 0000 0000 001f 0102 0000 0000 0000 00fe 001e 7c6b 7f09 4063 7c68 3e01 4063 407f 0000 0000 0000 fffe 0000 c0fe 0000
+		0000 0000 0000 0000 8800 17bd 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000 0000
+		0000 0000 0000 0000 0000 0000 0000 0000 0001 0000 0000 0000 0000 0000 0000 0000`, plan.ATA{Security: true, Sectors: 398297088}},
+}
+
+func TestRecordedAnswersOfATADisksAreRead(t *testing.T) {
+	t.Parallel()
+	for model, c := range recordedATA {
+		identity := make([]byte, ataSector)
+		for i, text := range strings.Fields(c.words) {
+			var value uint16
+			if _, err := fmt.Sscanf(text, "%x", &value); err != nil {
+				t.Fatal(err)
+			}
+			binary.LittleEndian.PutUint16(identity[2*i:], value)
+		}
+		got := ataAbilities(identity)
+		if got == nil || *got != c.want {
+			t.Fatalf("%s: got %+v, want %+v", model, got, c.want)
+		}
+		steps := plan.Disks([]plan.Disk{{Name: "sda", Transport: "sata", Bytes: got.Sectors * ataSector, ATA: got}})
+		if want := []plan.Method{plan.ATAErase, plan.ZeroOut, plan.WriteZeroes}; !slices.Equal(steps[0].Methods, want) {
+			t.Errorf("%s: methods %q, want %q", model, steps[0].Methods, want)
+		}
+	}
+}
+
+// The answer is made by hand after the specification.
 func TestWhatATADisksSayIsRead(t *testing.T) {
 	t.Parallel()
 	identity := make([]byte, ataSector)
