@@ -94,6 +94,27 @@ var cleaningGuards = []Mutant{
 		Test:    "./internal/machine/cleaning/plan TestWhatIsLeftAloneIsNamedWithTheReason",
 	},
 	{
+		Guard:   "a disk that shows no blocks is not clean",
+		File:    "internal/machine/cleaning/plan/plan.go",
+		Find:    "case d.Bytes == 0:\n\t\ts.Problem",
+		Replace: "case d.Bytes == 0:\n\t\ts.LeftAlone",
+		Test:    "./internal/machine/cleaning/plan TestWhatIsLeftAloneIsNamedWithTheReason",
+	},
+	{
+		Guard:   "another disk of the same name is erased, too",
+		File:    "internal/machine/cleaning/look.go",
+		Find:    `return fmt.Sprintf("%s %s %d", name, d.Serial, d.Bytes)`,
+		Replace: `return name`,
+		Test:    "./internal/machine/cleaning TestEveryBlockDeviceIsSeen",
+	},
+	{
+		Guard:   "an NVMe controller without a namespace is not clean",
+		File:    "internal/machine/cleaning/look.go",
+		Find:    `== "pcie" && !served[name] {`,
+		Replace: `== "pcie" && false {`,
+		Test:    "./internal/machine/cleaning TestEveryBlockDeviceIsSeen",
+	},
+	{
 		Guard:   "sectors that a tenant hid are noticed",
 		File:    "internal/machine/cleaning/plan/plan.go",
 		Find:    "case d.ATA != nil && d.ATA.Native > d.ATA.Sectors:",

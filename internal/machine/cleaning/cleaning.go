@@ -8,7 +8,6 @@ package cleaning
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"io"
 	"math/big"
 	"slices"
@@ -50,7 +49,7 @@ type Told struct {
 
 // Machine is the machine to clean. New returns the running one.
 type Machine struct {
-	// Look finds the block devices, and the storage controllers without a driver.
+	// Look finds the block devices, and the storage controllers whose disks can't be seen.
 	Look func(ctx context.Context) ([]plan.Disk, []plan.Controller)
 	// Open opens a disk for nobody else.
 	Open func(disk plan.Disk) (Device, error)
@@ -72,8 +71,7 @@ func (m *Machine) Clean(ctx context.Context, order boot.CleanOrder, progress *Pr
 	}
 	for _, c := range controllers {
 		report = append(report, api.CleanStep{
-			Kind: api.CleanController, Target: c.PCI, State: api.CleanFailed,
-			Message: fmt.Sprintf("no driver serves this storage controller (%s), so its disks can't be seen: add its driver to the environment inspect", c.IDs),
+			Kind: api.CleanController, Target: c.Name, State: api.CleanFailed, Message: c.Problem,
 		})
 	}
 	report = append(report, missing(m.Expected, disks)...)

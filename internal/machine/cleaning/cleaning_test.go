@@ -236,7 +236,7 @@ func TestWhatCannotBeReachedIsNotClean(t *testing.T) {
 	t.Parallel()
 	m := machineOf(t, nil)
 	m.Look = func(context.Context) ([]plan.Disk, []plan.Controller) {
-		return []plan.Disk{{Name: "sda", Serial: "S1", Virtual: true}}, []plan.Controller{{PCI: "0000:03:00.0", IDs: "1000:0097"}}
+		return []plan.Disk{{Name: "sda", Serial: "S1", Virtual: true}}, []plan.Controller{{Name: "0000:03:00.0", Problem: "no driver serves 1000:0097"}}
 	}
 	m.Expected = []api.Disk{{Name: "sda", Serial: "S1"}, {Name: "sdb", Serial: "S2"}, {Name: "vda"}}
 	r := clean(t, m, boot.CleanOrder{WasOff: true})

@@ -108,11 +108,22 @@ func machineTree(t *testing.T) sysfs.Tree {
 			tree["sys/block/"+name+"/"+more[i]] = more[i+1] + "\n"
 		}
 	}
-	device("sda", "pci0000:00/ata1/host0/target0/0:0:0:0", "queue/logical_block_size", "4096", "queue/discard_max_bytes", "1048576", "wwid", "naa.1")
-	device("sdb", "pci0000:00/end_device-1/0", "wwid", "naa.2", "sdb1/holders/md0/x", "")
-	device("sdc", "pci0000:00/end_device-2/0", "wwid", "naa.2")
+	device("sda", "pci0000:00/ata1/host0/target0/0:0:0:0", "queue/logical_block_size", "4096", "queue/discard_max_bytes", "1048576")
+	device("sdb", "pci0000:00/end_device-1/0", "sdb1/holders/md0/x", "")
+	device("sdc", "pci0000:00/end_device-2/0", "queue/zoned", "host-managed")
+	device("sdd", "pci0000:00/end_device-3/0")
+	for at, ids := range map[string][2]string{
+		"ata1/host0/target0/0:0:0:0": {"naa.2", "A"}, "end_device-1/0": {"naa.2", "A"}, "end_device-2/0": {"naa.2", "A"}, "end_device-3/0": {"naa.2", "B"},
+	} {
+		tree["sys/devices/pci0000:00/"+at+"/wwid"], tree["sys/devices/pci0000:00/"+at+"/serial"] = ids[0]+"\n", ids[1]+"\n"
+	}
+	device("nvme0n1", "pci0000:00/nvme/nvme0")
+	for name, transport := range map[string]string{"nvme0": "pcie", "nvme1": "pcie", "nvme2": "tcp"} {
+		tree["sys/class/nvme/"+name+"/transport"] = transport + "\n"
+	}
 	device("vda", "pci0000:00/virtio1", "ro", "1")
 	device("mmcblk0", "pci0000:00/mmc0/mmc0:0001", "queue/discard_max_bytes", "1048576")
+	device("mmcblk0boot0", "pci0000:00/mmc0/mmc0:0001/boot", "ro", "1")
 	tree["sys/devices/pci0000:00/mmc0/mmc0:0001/type"] = "MMC\n"
 	device("sr0", "pci0000:00/ata2/host1/target1/1:0:0:0", "removable", "1")
 	tree["sys/devices/pci0000:00/ata2/host1/target1/1:0:0:0/type"] = "5\n"
@@ -142,24 +153,27 @@ func TestEveryBlockDeviceIsSeen(t *testing.T) {
 		by[d.Name] = d
 	}
 	slices.Sort(asked)
-	if want := []string{"mmcblk0", "sda", "sdb", "vda"}; !slices.Equal(asked, want) {
+	if want := []string{"mmcblk0", "mmcblk0boot0", "nvme0n1", "sda", "sdb", "sdd", "vda"}; !slices.Equal(asked, want) {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
 	for what, ok := range map[string]bool{
 		"sda is a SATA disk of 1 MiB with blocks of 4 KiB that discards": by["sda"].Transport == "sata" && by["sda"].Bytes == 1<<20 && by["sda"].BlockBytes == 4096 && by["sda"].Discards,
 		"what sda did not answer is known":                               by["sda"].Problem != "",
 		"a partition of sdb is held":                                     slices.Equal(by["sdb"].Holders, []string{"md0"}),
-		"sdc is sdb":                                                     by["sdc"].SameAs == "sdb",
+		"sdc is another path to sdb":                                     by["sdc"].SameAs == "sdb" && by["sdc"].Zoned,
+		"sda and sdd are other disks of the same name":                   by["sda"].SameAs == "" && by["sdd"].SameAs == "",
+		"mmcblk0boot0 may hold firmware":                                 by["mmcblk0boot0"].FirmwarePart && !by["mmcblk0"].FirmwarePart,
 		"vda is read-only":                                               by["vda"].ReadOnly && by["vda"].Transport == "virtio",
 		"mmcblk0 may discard securely":                                   by["mmcblk0"].DiscardsMayBeSecure && !by["mmcblk0"].NotADisk,
 		"sr0 is no disk":                                                 by["sr0"].NotADisk && by["sr0"].Removable,
-		"loop0 has no device":                                            by["loop0"].Virtual && len(disks) == 7,
+		"loop0 has no device":                                            by["loop0"].Virtual && len(disks) == 10,
 	} {
 		if !ok {
 			t.Errorf("not so: %s\n%+v", what, by)
 		}
 	}
-	if got := controllers(tree); !slices.Equal(got, []plan.Controller{{PCI: "0000:00:02.0", IDs: "1000:005d"}}) {
-		t.Errorf("controllers without a driver: %+v", got)
+	got := controllers(tree)
+	if len(got) != 2 || got[0].Name != "0000:00:02.0" || !strings.Contains(got[0].Problem, "1000:005d") || got[1].Name != "nvme1" || !strings.Contains(got[1].Problem, "no namespace") {
+		t.Errorf("controllers whose disks can't be seen: %+v", got)
 	}
 }

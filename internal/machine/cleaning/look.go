@@ -69,8 +69,7 @@ func look(tree sysfs.Tree, ask func(tree sysfs.Tree, d *plan.Disk) error) []plan
 	ids := map[string]string{}
 	for _, name := range tree.Names("sys/block") {
 		d := lookAt(tree, name)
-		// Two paths to one disk have one ID; a disk without one is itself.
-		if id := diskID(tree, name); id != "" && !d.Virtual && !d.Path {
+		if id := pathID(tree, d); id != "" {
 			if first, ok := ids[id]; ok {
 				d.SameAs = first
 			} else {
@@ -100,7 +99,8 @@ func lookAt(tree sysfs.Tree, name string) plan.Disk {
 		Name: name, Model: tree.Text(dir + "/device/model"), Serial: inspection.DiskSerial(tree, dir), Bytes: sectors * unit, BlockBytes: int(block),
 		Transport: inspection.Transport(name, real), Virtual: !tree.Exists(dir + "/device"),
 		Path: tree.Text(dir+"/hidden") == "1", Removable: tree.Text(dir+"/removable") == "1", ReadOnly: tree.Text(dir+"/ro") == "1",
-		NotADisk: kind != "" && kind != "0" && !strings.HasPrefix(name, "mmcblk"), // the SCSI peripheral device type of disks is 0 (SPC-5, table 148)
+		NotADisk: kind == "4" || kind == "5", // SCSI peripheral device types of optical media (SPC-5, table 148)
+		Zoned:    strings.HasPrefix(tree.Text(dir+"/queue/zoned"), "host-managed"), FirmwarePart: strings.HasPrefix(name, "mmcblk") && strings.Contains(name, "boot"),
 		Discards: discard > 0, DiscardsMayBeSecure: discard > 0 && strings.HasPrefix(name, "mmcblk"),
 	}
 	d.Holders = tree.Names(dir + "/holders")
@@ -112,13 +112,14 @@ func lookAt(tree sysfs.Tree, name string) plan.Disk {
 	return d
 }
 
-func diskID(tree sysfs.Tree, name string) string {
-	for _, file := range []string{"/wwid", "/device/wwid"} {
-		if id := tree.Text("sys/block/" + name + file); id != "" {
-			return id
-		}
+// pathID is the same for two paths to one disk; "" for a disk that has one path. Only SAS disks have two here. Makers have given one name to many disks,
+// so name, serial number and size must all be the same: a disk that is taken for another would not be erased.
+func pathID(tree sysfs.Tree, d plan.Disk) string {
+	name := tree.Text("sys/block/" + d.Name + "/device/wwid")
+	if d.Transport != "sas" || name == "" || d.Serial == "" {
+		return ""
 	}
-	return ""
+	return fmt.Sprintf("%s %s %d", name, d.Serial, d.Bytes)
 }
 
 // askDevice asks a disk what it can do.
@@ -181,14 +182,27 @@ func controllerOf(tree sysfs.Tree, disk string) (string, error) {
 	return "", fmt.Errorf("no controller of %s is found below %s", disk, real)
 }
 
-// controllers finds the storage controllers on PCI that no driver serves: class 01 (PCI Code and ID Assignment Specification 1.11, section 1.2).
+// controllers finds the storage controllers whose disks can't be seen: those on PCI that no driver serves, of class 01 (PCI Code and ID Assignment
+// Specification 1.11, section 1.2), and NVMe controllers without a namespace.
 func controllers(tree sysfs.Tree) (all []plan.Controller) {
 	for _, device := range tree.Names("sys/bus/pci/devices") {
 		dir := "sys/bus/pci/devices/" + device
 		if strings.HasPrefix(tree.Text(dir+"/class"), "0x01") && !tree.Exists(dir+"/driver") {
-			all = append(all, plan.Controller{
-				PCI: device, IDs: strings.TrimPrefix(tree.Text(dir+"/vendor"), "0x") + ":" + strings.TrimPrefix(tree.Text(dir+"/device"), "0x"),
-			})
+			all = append(all, plan.Controller{Name: device, Problem: fmt.Sprintf(
+				"no driver serves this storage controller (%s:%s), so its disks can't be seen: add its driver to the environment inspect",
+				strings.TrimPrefix(tree.Text(dir+"/vendor"), "0x"), strings.TrimPrefix(tree.Text(dir+"/device"), "0x"),
+			)})
+		}
+	}
+	served := map[string]bool{}
+	for _, disk := range tree.Names("sys/block") {
+		if name, err := controllerOf(tree, disk); err == nil {
+			served[name] = true
+		}
+	}
+	for _, name := range tree.Names("sys/class/nvme") {
+		if tree.Text("sys/class/nvme/"+name+"/transport") == "pcie" && !served[name] {
+			all = append(all, plan.Controller{Name: name, Problem: "the controller shows no namespace: it has failed, or a tenant has detached or deleted them; attach or create one, or take the disk out"})
 		}
 	}
 	return all

@@ -71,6 +71,8 @@ type Disk struct {
 	Discards, DiscardsMayBeSecure bool
 	NVMe                          *NVMe
 	ATA                           *ATA
+	// Zoned: its zones can only be written in order. FirmwarePart: it is a part of an eMMC that firmware may start from.
+	Zoned, FirmwarePart bool
 	// Problem is why the disk could not be asked what it can do. Methods of its own are left out then.
 	Problem string
 }
@@ -97,8 +99,8 @@ type ATA struct {
 	Sectors, Native int64
 }
 
-// Controller is a storage controller on PCI that no driver serves.
-type Controller struct{ PCI, IDs string }
+// Controller is a storage controller whose disks can't be seen, and why.
+type Controller struct{ Name, Problem string }
 
 // Step is what is to be done about one block device.
 type Step struct {
@@ -141,10 +143,12 @@ func step(d Disk) Step {
 		s.LeftAlone = "it is reached over a network, and may be others'"
 	case d.NotADisk:
 		s.LeftAlone = "no disk"
-	case d.Bytes == 0:
-		s.LeftAlone = "no medium"
 	case d.Removable:
 		s.LeftAlone = "removable medium"
+	case d.FirmwarePart:
+		s.LeftAlone = "boot partition of an eMMC: the machine's firmware may be in it"
+	case d.Bytes == 0:
+		s.Problem = "it shows no blocks: it has failed, or a tenant has hidden them; take it out"
 	case d.ReadOnly && d.Transport == "":
 		s.LeftAlone = "read-only medium"
 	case d.ReadOnly:
@@ -160,6 +164,9 @@ func step(d Disk) Step {
 		s.Problem = fmt.Sprintf("namespaces %v of %s are not attached, so they can't be erased: attach or delete them", d.NVMe.Unattached, d.NVMe.Controller)
 	default:
 		s.methods()
+		if len(s.Methods) == 0 {
+			s.Problem = "its zones can only be written in order, and it has no method of its own: take it out"
+		}
 	}
 	return s
 }
@@ -193,6 +200,9 @@ func (s *Step) methods() {
 			add(a.Enhanced, ATAEnhanced)
 			add(true, ATAErase)
 		}
+	}
+	if d.Zoned {
+		return
 	}
 	add(d.Discards && d.DiscardsMayBeSecure, SecureDiscard)
 	add(d.Discards, Discard)

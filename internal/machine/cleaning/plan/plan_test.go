@@ -35,6 +35,7 @@ func TestTheBestMethodOfADiskIsTriedFirst(t *testing.T) {
 		{"a frozen SATA disk", Disk{Name: "sda", Transport: "sata", ATA: &ATA{Security: true, Frozen: true}}, []Method{ZeroOut, WriteZeroes}, "frozen"},
 		{"a SATA disk with a password", Disk{Name: "sda", Transport: "sata", ATA: &ATA{Security: true, Enabled: true}}, []Method{ZeroOut, WriteZeroes}, "password"},
 		{"a SATA disk without security", Disk{Name: "sda", Transport: "sata", ATA: &ATA{}}, []Method{ZeroOut, WriteZeroes}, ""},
+		{"a zoned NVMe disk", Disk{Name: "nvme0n1", Transport: "nvme", Zoned: true, Discards: true, NVMe: &NVMe{Format: true}}, []Method{FormatErase}, ""},
 		{"a disk that could not be asked", Disk{Name: "nvme0n1", Transport: "nvme", Problem: "no answer"}, []Method{ZeroOut, WriteZeroes}, "no answer"},
 	} {
 		c.disk.Bytes = gib
@@ -55,7 +56,10 @@ func TestWhatIsLeftAloneIsNamedWithTheReason(t *testing.T) {
 		{Disk{Name: "zram0", Virtual: true, Bytes: gib}, "no device", ""},
 		{Disk{Name: "sr0", NotADisk: true, Removable: true, Bytes: gib}, "no disk", ""},
 		{Disk{Name: "sdb", Removable: true, Transport: "usb", Bytes: gib}, "removable", ""},
-		{Disk{Name: "sdc", Transport: "usb"}, "no medium", ""},
+		{Disk{Name: "sdc", Transport: "usb", Removable: true, Model: "card reader"}, "removable", ""},
+		{Disk{Name: "sdk", Transport: "sata", Serial: "dead"}, "", "no blocks"},
+		{Disk{Name: "mmcblk0boot0", Transport: "mmc", FirmwarePart: true, ReadOnly: true, Bytes: gib}, "firmware", ""},
+		{Disk{Name: "sdl", Transport: "sas", Zoned: true, Bytes: gib}, "", "zones"},
 		{Disk{Name: "nvme0c0n1", Path: true, Bytes: gib}, "one path", ""},
 		{Disk{Name: "sdd", SameAs: "sda", Bytes: gib}, "another path to sda", ""},
 		{Disk{Name: "sde", Transport: "iscsi", Bytes: gib}, "network", ""},
