@@ -115,6 +115,13 @@ var cleaningGuards = []Mutant{
 		Test:    "./internal/machine/cleaning TestEveryBlockDeviceIsSeen",
 	},
 	{
+		Guard:   "an ATA erasure that fails leaves no password",
+		File:    "internal/machine/cleaning/ata.go",
+		Find:    "if _, undo := send(passThrough(ataDisablePassword, dataOut), dataOut, data, shortMS); undo != nil {",
+		Replace: "if undo := error(nil); undo != nil {",
+		Test:    "./internal/machine/cleaning TestAnATAErasureLeavesNoPassword",
+	},
+	{
 		Guard:   "sectors that a tenant hid are noticed",
 		File:    "internal/machine/cleaning/plan/plan.go",
 		Find:    "case d.ATA != nil && d.ATA.Native > d.ATA.Sectors:",

@@ -38,6 +38,7 @@ const (
 	ataIdentify        = 0xec
 	ataReadNativeMax   = 0x27 // READ NATIVE MAX ADDRESS EXT (ATA8-ACS, section 7.31)
 	ataSetPassword     = 0xf1
+	ataUnlock          = 0xf2
 	ataErasePrepare    = 0xf3
 	ataEraseUnit       = 0xf4
 	ataDisablePassword = 0xf6
@@ -78,6 +79,16 @@ func extended(c [16]byte) [16]byte {
 	c[1] |= 1
 	c[13] = 1 << 6
 	return c
+}
+
+// ataDisk sends commands to a disk.
+type ataDisk func(command [16]byte, to direction, data []byte, timeoutMS uint32) (sense []byte, err error)
+
+// ataOf is the disk that is open at this descriptor.
+func ataOf(fd int) ataDisk {
+	return func(command [16]byte, to direction, data []byte, timeoutMS uint32) ([]byte, error) {
+		return ataSend(fd, command, to, data, timeoutMS)
+	}
 }
 
 // ataSend sends a command and returns the registers that come back with commands without data (the ATA Status Return descriptor, SAT-3, section
@@ -121,10 +132,10 @@ func ataResult(host, driver uint16, status byte, sense []byte, to direction) err
 	}
 }
 
-// lookATA asks a disk what it can do.
-func lookATA(fd int) (*plan.ATA, error) {
+// look asks the disk what it can do.
+func (send ataDisk) look() (*plan.ATA, error) {
 	identity := make([]byte, ataSector)
-	if _, err := ataSend(fd, passThrough(ataIdentify, dataIn), dataIn, identity, shortMS); err != nil {
+	if _, err := send(passThrough(ataIdentify, dataIn), dataIn, identity, shortMS); err != nil {
 		return nil, fmt.Errorf("identify the disk: %w", err)
 	}
 	a := ataAbilities(identity)
@@ -133,7 +144,7 @@ func lookATA(fd int) (*plan.ATA, error) {
 	}
 	const hostProtectedArea = 1 << 10 // word 82
 	if word(identity, 82)&hostProtectedArea != 0 {
-		sense, err := ataSend(fd, extended(passThrough(ataReadNativeMax, noData)), noData, nil, shortMS)
+		sense, err := send(extended(passThrough(ataReadNativeMax, noData)), noData, nil, shortMS)
 		if err != nil {
 			return nil, fmt.Errorf("ask for hidden sectors: %w", err)
 		}
@@ -183,27 +194,44 @@ func nativeSectors(sense []byte) int64 {
 // erasePassword is set for as long as an erasure goes on, which ends it: one that a power failure interrupts leaves it set.
 const erasePassword = "nearmetal"
 
-// eraseATA erases the disk by SECURITY ERASE UNIT (ACS-3, sections 7.38 to 7.41). A disk that refuses is left without a password.
-func eraseATA(fd int, enhanced bool, takes time.Duration) error {
+// erase erases the disk by SECURITY ERASE UNIT (ACS-3, sections 7.38 to 7.41). A disk that refuses is left without a password.
+func (send ataDisk) erase(enhanced bool, takes time.Duration) error {
 	data := passwordData(false)
-	if _, err := ataSend(fd, passThrough(ataSetPassword, dataOut), dataOut, data, shortMS); err != nil {
+	if _, err := send(passThrough(ataSetPassword, dataOut), dataOut, data, shortMS); err != nil {
 		return fmt.Errorf("set a password for the erasure: %w", err)
 	}
-	_, err := ataSend(fd, passThrough(ataErasePrepare, noData), noData, nil, shortMS)
+	_, err := send(passThrough(ataErasePrepare, noData), noData, nil, shortMS)
 	if err == nil {
 		timeout := uint32(min(2*takes+stalled, longMS*time.Millisecond) / time.Millisecond)
 		if takes == 0 {
 			timeout = longMS
 		}
-		_, err = ataSend(fd, passThrough(ataEraseUnit, dataOut), dataOut, passwordData(enhanced), timeout)
+		_, err = send(passThrough(ataEraseUnit, dataOut), dataOut, passwordData(enhanced), timeout)
 	}
 	if err == nil {
 		return nil
 	}
-	if _, undo := ataSend(fd, passThrough(ataDisablePassword, dataOut), dataOut, data, shortMS); undo != nil {
+	if _, undo := send(passThrough(ataDisablePassword, dataOut), dataOut, data, shortMS); undo != nil {
 		return fmt.Errorf("erase the disk: %w; it is left with the ATA password %q: %w", err, erasePassword, undo)
 	}
 	return fmt.Errorf("erase the disk: %w", err)
+}
+
+// letIn removes the password that a cleaning set which was interrupted. One that somebody else has set keeps the site out, and the next tenant, too.
+func (send ataDisk) letIn() error {
+	a, err := send.look()
+	if err != nil || !a.Enabled {
+		return err
+	}
+	if a.Locked {
+		if _, err := send(passThrough(ataUnlock, dataOut), dataOut, passwordData(false), shortMS); err != nil {
+			return fmt.Errorf("it is locked by an ATA password that this site does not know, so unlock it or take it out: %w", err)
+		}
+	}
+	if _, err := send(passThrough(ataDisablePassword, dataOut), dataOut, passwordData(false), shortMS); err != nil {
+		return fmt.Errorf("it has an ATA password that this site does not know, so remove it or take the disk out: %w", err)
+	}
+	return nil
 }
 
 // passwordData is the data of the security commands: the user's password, and for an erasure whether it is an enhanced one (bit 1 of word 0).

@@ -544,6 +544,93 @@ func TestRecordedAnswersOfATADisksAreRead(t *testing.T) {
 	}
 }
 
+// ataModel is a disk with the security states of ACS-3, section 4.18, as far as they are used here.
+type ataModel struct {
+	enabled, locked, prepared, erased bool
+	password                          string
+	refuses                           byte // a command that it aborts
+	sent                              []byte
+}
+
+func (d *ataModel) send(command [16]byte, to direction, data []byte, _ uint32) ([]byte, error) {
+	code := command[14]
+	d.sent = append(d.sent, code)
+	aborted := errors.New("aborted")
+	given := ""
+	if to == dataOut {
+		given = strings.TrimRight(string(data[2:34]), "\x00")
+	}
+	prepared := d.prepared
+	d.prepared = false
+	switch {
+	case code == d.refuses:
+		return nil, aborted
+	case code == ataIdentify:
+		binary.LittleEndian.PutUint16(data[0:], 0x40)
+		security := uint16(1)
+		if d.enabled {
+			security |= 1 << 1
+		}
+		if d.locked {
+			security |= 1 << 2
+		}
+		binary.LittleEndian.PutUint16(data[2*128:], security)
+	case code == ataSetPassword && !d.locked:
+		d.enabled, d.password = true, given
+	case code == ataErasePrepare:
+		d.prepared = true
+	case code == ataEraseUnit && prepared && d.enabled && given == d.password:
+		d.erased, d.enabled, d.locked = true, false, false
+	case code == ataUnlock && d.enabled && given == d.password:
+		d.locked = false
+	case code == ataDisablePassword && d.enabled && !d.locked && given == d.password:
+		d.enabled = false
+	default:
+		return nil, aborted
+	}
+	return nil, nil
+}
+
+func TestAnATAErasureLeavesNoPassword(t *testing.T) {
+	t.Parallel()
+	d := &ataModel{}
+	if err := ataDisk(d.send).erase(true, time.Hour); err != nil || !d.erased || d.enabled {
+		t.Errorf("erased %v, has a password %v: %v", d.erased, d.enabled, err)
+	}
+	if want := []byte{ataSetPassword, ataErasePrepare, ataEraseUnit}; !bytes.Equal(d.sent, want) {
+		t.Errorf("commands % x, want % x", d.sent, want)
+	}
+	for _, refuses := range []byte{ataErasePrepare, ataEraseUnit} {
+		d := &ataModel{refuses: refuses}
+		if err := ataDisk(d.send).erase(false, 0); err == nil || d.erased || d.enabled {
+			t.Errorf("command %#x is refused: erased %v, has a password %v, %v", refuses, d.erased, d.enabled, err)
+		}
+	}
+	if err := ataDisk((&ataModel{refuses: ataSetPassword}).send).erase(false, 0); err == nil {
+		t.Error("a disk that takes no password is erased")
+	}
+}
+
+// A power loss in the middle of an erasure leaves the disk locked. The next cleaning knows its password, and no other.
+func TestOnlyThePasswordOfACleaningIsRemoved(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		disk  ataModel
+		words string
+	}{
+		"no password":                  {ataModel{}, ""},
+		"locked by a cleaning":         {ataModel{enabled: true, locked: true, password: erasePassword}, ""},
+		"a cleaning's, not locked yet": {ataModel{enabled: true, password: erasePassword}, ""},
+		"locked by a tenant":           {ataModel{enabled: true, locked: true, password: "tenant"}, "locked by an ATA password"},
+		"a tenant's, not locked yet":   {ataModel{enabled: true, password: "tenant"}, "has an ATA password"},
+	} {
+		err := ataDisk(c.disk.send).letIn()
+		if (err == nil) != (c.words == "") || err != nil && !strings.Contains(err.Error(), c.words) || c.disk.enabled != (c.words != "") {
+			t.Errorf("%s: has a password %v, %v", name, c.disk.enabled, err)
+		}
+	}
+}
+
 // The answer is made by hand after the specification.
 func TestWhatATADisksSayIsRead(t *testing.T) {
 	t.Parallel()

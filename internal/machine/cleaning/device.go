@@ -47,6 +47,11 @@ func open(disk plan.Disk) (Device, error) {
 	if err != nil {
 		return nil, err
 	}
+	if a := disk.ATA; a != nil && a.Security {
+		if err := ataOf(int(file.Fd())).letIn(); err != nil {
+			return nil, errors.Join(err, file.Close())
+		}
+	}
 	return &blockDevice{file, disk}, nil
 }
 
@@ -86,7 +91,7 @@ func (d *blockDevice) Erase(ctx context.Context, method plan.Method, told Told) 
 			limit = 2*takes + stalled
 		}
 		told.Expect(limit)
-		return eraseATA(fd, enhanced, takes)
+		return ataOf(fd).erase(enhanced, takes)
 	default:
 		return d.eraseNVMe(ctx, method, told)
 	}

@@ -36,12 +36,11 @@ func (m *Machine) cleanDisk(ctx context.Context, s plan.Step, out step) {
 			break
 		}
 	}
-	out.change(func(c *api.CleanStep) {
-		c.Message = "no method is left: " + strings.Join(c.Tried, "; ")
-		c.Method, c.Fallbacks = "", nil
-	})
 	var message string
-	out.change(func(c *api.CleanStep) { message = c.Message })
+	out.change(func(c *api.CleanStep) {
+		c.Method, c.Fallbacks = "", nil
+		message = "no method is left: " + strings.Join(c.Tried, "; ")
+	})
 	out.finish(api.CleanFailed, "", message)
 }
 

@@ -133,7 +133,7 @@ func askDevice(tree sysfs.Tree, d *plan.Disk) error {
 			return err
 		}
 		defer file.Close()
-		d.ATA, err = lookATA(int(file.Fd()))
+		d.ATA, err = ataOf(int(file.Fd())).look()
 		return err
 	}
 	return nil

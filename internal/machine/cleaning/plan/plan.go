@@ -155,8 +155,6 @@ func step(d Disk) Step {
 		s.Problem = "it is read-only: a worn-out disk becomes so, and can't be erased by its blocks; take it out"
 	case len(d.Holders) > 0:
 		s.Problem = fmt.Sprintf("held by %s: nothing may use a disk while it is cleaned", strings.Join(d.Holders, ", "))
-	case d.ATA != nil && d.ATA.Locked:
-		s.Problem = "locked by an ATA password that this site does not know: unlock it, or take it out"
 	case d.ATA != nil && d.ATA.Native > d.ATA.Sectors:
 		s.Problem = fmt.Sprintf("%d sectors are hidden in a host protected area: power the machine off and on, and clean it again; "+
 			"if that does not help, take the disk out", d.ATA.Native-d.ATA.Sectors)
@@ -195,7 +193,7 @@ func (s *Step) methods() {
 		case a.Expired:
 			s.Notes = append(s.Notes, "ATA secure erase is left out: too many wrong passwords were tried since the disk was powered on")
 		case a.Enabled:
-			s.Notes = append(s.Notes, "ATA secure erase is left out: somebody has set an ATA password")
+			s.Notes = append(s.Notes, "ATA secure erase is left out: the disk has an ATA password, which is removed only if a cleaning that was interrupted has set it")
 		default:
 			add(a.Enhanced, ATAEnhanced)
 			add(true, ATAErase)

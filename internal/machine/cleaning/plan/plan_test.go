@@ -68,7 +68,6 @@ func TestWhatIsLeftAloneIsNamedWithTheReason(t *testing.T) {
 		{Disk{Name: "fd0", ReadOnly: true, Bytes: gib}, "read-only", ""},
 		{Disk{Name: "sdg", ReadOnly: true, Transport: "sata", Bytes: gib}, "", "read-only"},
 		{Disk{Name: "sdh", Holders: []string{"md0"}, Bytes: gib}, "", "held by md0"},
-		{Disk{Name: "sdi", ATA: &ATA{Security: true, Enabled: true, Locked: true}, Bytes: gib}, "", "locked"},
 		{Disk{Name: "sdj", ATA: &ATA{Sectors: 100, Native: 150}, Bytes: gib}, "", "50 sectors are hidden"},
 		{Disk{Name: "nvme2n1", NVMe: &NVMe{Controller: "nvme2", Unattached: []uint32{3}, SanitizeBlock: true}, Bytes: gib}, "", "[3] of nvme2 are not attached"},
 	} {
