@@ -47,8 +47,8 @@ var cellGuards = []Mutant{
 	{
 		Guard:   "a port that can't be read makes its member neither ready nor lost",
 		File:    "internal/situation/fabrics.go",
-		Find:    "phase, message = api.MemberUnknown,",
-		Replace: "phase, message = api.MemberStarting,",
+		Find:    "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.Fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberUnknown,",
+		Replace: "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.Fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberStarting,",
 		Test:    "./internal/controller TestAMemberIsReadyOnceItsPortsAreInTheirNetworks",
 	},
 	{

@@ -33,7 +33,7 @@ var metalGuards = []Mutant{
 	{
 		Guard:   "a machine that was not cleaned boots nothing else",
 		File:    "internal/lifecycle/machine.go",
-		Find:    "if dirty := in.dirty(); dirty != \"\" {",
+		Find:    "if dirty := in.dirty(); dirty != \"\" && purpose != api.BootClean {",
 		Replace: "if dirty := in.dirty(); dirty == \"never\" {",
 		Test:    "./internal/decision TestAMachineThatIsNotCleanBootsNothingElse",
 	},

@@ -54,7 +54,7 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "nodes with different underlays are different platforms",
 		File:    "internal/placement/intern.go",
-		Find:    `fmt.Sprintf("u%t\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")`,
+		Find:    `fmt.Sprintf("u%t\x00%d\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")`,
 		Replace: `fmt.Sprint("u", trunkMTU)`,
 		Test:    "./internal/placement TestMembersGoToNodesWhoseUnderlayHasRoomForTheirNetwork",
 	},

@@ -90,7 +90,7 @@ var vlanGuards = []Mutant{
 	{
 		Guard:   "members of a network on a VLAN need a trunk",
 		File:    "internal/placement/intern.go",
-		Find:    "(m.VLAN == \"\" || p.trunkMTU >= m.TrunkBytes) && ",
+		Find:    "(m.VLAN == \"\" || m.Switched > 0 || p.trunkMTU >= m.TrunkBytes) && ",
 		Replace: "",
 		Test:    "./internal/placement TestMembersOnVLANsGoToNodesWithATrunk",
 	},
