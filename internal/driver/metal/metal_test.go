@@ -1,6 +1,7 @@
 package metal
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/drivertest"
 	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/pidfd"
 )
 
 // program stands in for the member agent: it counts until it is told to end, and ends with the code that it is told.
@@ -42,6 +44,13 @@ func newMachine(t *testing.T) *machine {
 	if err := os.WriteFile(filepath.Join(m.tools, "member"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // what a case that failed leaves would run for ever
+		if r, err := m.driver().recall(); err == nil && r != nil {
+			if err := pidfd.Kill(context.Background(), r.PID, r.runs); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	return m
 }
 
