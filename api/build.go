@@ -98,6 +98,8 @@ type Image struct {
 	Architecture string       `json:"architecture"`
 	Stacks       []Stack      `json:"stacks"`
 	Requirements Requirements `json:"requirements"`
+	// Services are what clusters set up in members that have it.
+	Services []Service `json:"services,omitempty"`
 	// RootBytes is the size of the root's image, RootUnpackedBytes of the files in it, MetalBytes of kernel and initrd.
 	RootBytes         int64  `json:"root_bytes"`
 	RootUnpackedBytes int64  `json:"root_unpacked_bytes"`

@@ -163,8 +163,12 @@ func (a *app) imageFields(img *api.Image) []string {
 	if img.RootBytes > 0 {
 		root = fmt.Sprintf("%s, %s unpacked", sizeText(img.RootBytes), sizeText(img.RootUnpackedBytes))
 	}
+	services := make([]string, len(img.Services))
+	for i, s := range img.Services {
+		services[i] = string(s)
+	}
 	return []string{
-		"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Architecture", img.Architecture, "Kernel", img.KernelVersion, "Needs", strings.Join(needs, ", "),
+		"Digest", img.Digest, "Recipe digest", img.RecipeDigest, "Services", strings.Join(services, ", "), "Architecture", img.Architecture, "Kernel", img.KernelVersion, "Needs", strings.Join(needs, ", "),
 		"Root", root, "Kernel and initrd", bytesText(img.MetalBytes),
 		"Built", fmt.Sprintf("%s ago, by build %s", a.age(img.BuiltAt), img.BuildID), "Built by", strings.Join(built, "; "), "Verified", verified,
 		"Built on", strings.Join(bases, ", "),

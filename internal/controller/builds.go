@@ -208,7 +208,7 @@ func madeOf(m *image.Manifest, b api.Build) error {
 func imageOf(m *image.Manifest, digest image.Digest) api.Image {
 	img := api.Image{
 		Digest: string(digest), Environment: m.Environment, Description: m.Description, RecipeDigest: m.RecipeDigest, Architecture: m.Architecture,
-		Stacks: m.Stacks, Requirements: m.Requirements, RootBytes: m.Root.SizeBytes, RootUnpackedBytes: m.Root.UnpackedBytes, Disk: m.Disk,
+		Stacks: m.Stacks, Requirements: m.Requirements, Services: m.Services, RootBytes: m.Root.SizeBytes, RootUnpackedBytes: m.Root.UnpackedBytes, Disk: m.Disk,
 	}
 	for _, l := range m.Layers {
 		img.RootBytes += l.SizeBytes

@@ -100,6 +100,8 @@ type Manifest struct {
 	Disk         *api.ForeignDisk `json:"disk,omitempty"`
 	Stacks       []api.Stack      `json:"stacks"`
 	Requirements api.Requirements `json:"requirements"`
+	// Services are what clusters set up in members that have it, those of its base among them.
+	Services []api.Service `json:"services,omitempty"`
 }
 
 // Encode is the manifest's one form, and its digest.

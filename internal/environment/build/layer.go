@@ -141,5 +141,9 @@ func (w *worker) inherit(m *image.Manifest) error {
 		}
 	}
 	m.Requirements = stricter(m.Requirements, base.Requirements)
+	m.Services = union(m.Services, base.Services)
+	for _, name := range w.Recipe.Layers {
+		m.Services = union(m.Services, w.Bases[name].Manifest.Services)
+	}
 	return nil
 }

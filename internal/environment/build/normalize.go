@@ -151,7 +151,7 @@ func stricter(a, b api.Requirements) api.Requirements {
 	return a
 }
 
-func union(a, b []string) []string {
+func union[T ~string](a, b []T) []T {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
 	return slices.Compact(all)

@@ -108,6 +108,9 @@ func (w *worker) steps() []step {
 	if w.Recipe.Kernel.Package != "" {
 		steps = append(steps, step{"kernel", 70, w.metal})
 	}
+	if len(w.Recipe.Services) > 0 {
+		steps = append(steps, step{"services", 74, w.services})
+	}
 	return append(steps, step{"clean", 75, w.normalize}, step{"pack", packing, w.pack}, step{"manifest", 99, w.finish})
 }
 
@@ -204,7 +207,7 @@ func (w *worker) say(step string, percent int) {
 func (w *worker) finish(context.Context) error {
 	m, r := w.manifest, w.Recipe
 	m.Environment, m.Description, m.RecipeDigest = r.Name, r.Description, r.DigestOn(w.baseDigests())
-	m.Stacks, m.Requirements = r.Stacks, r.Requirements
+	m.Stacks, m.Requirements, m.Services = r.Stacks, r.Requirements, r.Services
 	if m.Architecture == "" {
 		m.Architecture = machine()
 	}

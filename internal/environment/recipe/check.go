@@ -102,6 +102,7 @@ func (c *checker) check() {
 	c.commands()
 	c.kernel()
 	c.stacks()
+	c.services()
 	c.requirements()
 	c.root()
 	c.layers()

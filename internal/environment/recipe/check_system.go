@@ -63,6 +63,12 @@ func (c *checker) stacks() {
 	}
 }
 
+func (c *checker) services() {
+	for i, s := range c.recipe.Services {
+		c.oneOf(fmt.Sprintf("services[%d]", i), string(s), "service", []string{string(api.ServiceSlurm)})
+	}
+}
+
 func (c *checker) requirements() {
 	q := c.recipe.Requirements
 	if q.Architecture != "" {
@@ -112,6 +118,9 @@ func (c *checker) noRoot() {
 	}
 	if r.Root.Compression != "" {
 		c.add("root.compression", r.Root.Compression, "has no effect without a root; omit it")
+	}
+	if len(r.Services) > 0 {
+		c.add("services", "", "have no effect without a root; omit them")
 	}
 }
 

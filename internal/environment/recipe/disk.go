@@ -32,7 +32,7 @@ var systems = []string{string(api.SystemLinux), string(api.SystemWindows), strin
 
 // disk checks a recipe that imports a disk, to which nothing can be added.
 func (c *checker) disk() {
-	for _, field := range []string{"packages", "exclude", "files", "commands", "kernel", "root", "layers"} {
+	for _, field := range []string{"packages", "exclude", "files", "commands", "kernel", "root", "layers", "services"} {
 		if c.source.Has(field) {
 			c.add(field, "", "can't be applied to base.disk, which is imported as it is; omit it")
 		}

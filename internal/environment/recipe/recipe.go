@@ -37,6 +37,8 @@ type Recipe struct {
 	// Stacks are those it can be carried on; of a layer, empty: those of its base.
 	Stacks []api.Stack `json:"stacks,omitempty"`
 	Root   Root        `json:"root,omitzero"`
+	// Services are what the packages carry and clusters set up in members that have it. A layer has those of its base, too.
+	Services []api.Service `json:"services,omitempty"`
 	// Disk says how the base's disk is run.
 	Disk Disk `json:"disk,omitzero"`
 	// Layers are environments on the same base whose own layers are laid over it, the last one on top, below what this recipe adds.
@@ -113,6 +115,7 @@ func Parse(text []byte) (*Recipe, error) {
 func (r *Recipe) normalize() {
 	r.Packages = sortedSet(r.Packages)
 	r.Stacks = sortedSet(r.Stacks)
+	r.Services = sortedSet(r.Services)
 	r.Base.Components = sortedSet(r.Base.Components)
 	if r.Base.Debian != "" && len(r.Base.Components) == 0 {
 		r.Base.Components = []string{"main"}
