@@ -12,6 +12,8 @@
 // TLS: a member's user has a certificate of the cluster's authority (package membercert), and so has the root of a whole machine, for its member
 // agent's link. They follow from the time as well: a day later, the same member has later ones, and the same keys.
 //
+// Slurm: where environments carry it, the cluster has one of its own, with a key for munge that only the members' root can read.
+//
 // What a driver has to provide is written in docs/decisions/010-what-a-member-needs.md.
 package contextualization
 
@@ -62,6 +64,8 @@ type Cluster struct {
 	// Members are all held assignments, those being released left out; their order does not matter.
 	Members []api.Assignment
 	User    driver.User
+	// Slurm is nil where no member's environment carries it.
+	Slurm *Slurm
 	// UserData is what groups give cloud-init in their members, by group.
 	UserData map[string]string
 	// Neighbours are members of other clusters on networks that this one joined.
@@ -148,6 +152,11 @@ func check(cluster Cluster, members []api.Assignment) error {
 	}
 	if cluster.Certificates == nil {
 		return errors.New("it has no authority of certificates")
+	}
+	if cluster.Slurm != nil {
+		if err := cluster.Slurm.check(); err != nil {
+			return err
+		}
 	}
 	if cluster.User.Name == "" || cluster.User.Name == "root" || cluster.User.UID == 0 {
 		return fmt.Errorf("user %q (%d) is not an unprivileged one", cluster.User.Name, cluster.User.UID)

@@ -69,7 +69,7 @@ func text(files []driver.File) string {
 			owner = "user"
 		}
 		content := string(f.Content)
-		if strings.Contains(content, "PRIVATE KEY") {
+		if strings.Contains(content, "PRIVATE KEY") || f.Path == memberconfig.MungeKeyPath {
 			content = "(a private key)\n"
 		}
 		fmt.Fprintf(&b, "==== %s %04o %s\n%s", f.Path, f.Mode, owner, content)
@@ -106,6 +106,7 @@ func TestFilesAreAsTheGoldenOnes(t *testing.T) {
 				c.Members[i].Stack = api.StackVM
 			}
 		}},
+		{"slurm", func(c *Cluster) { slurmCluster(c) }},
 		{"egress-oversubscribed", func(c *Cluster) {
 			c.Network.Egress = true
 			c.Nameservers = []netip.Addr{netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}

@@ -38,6 +38,9 @@ func (r *Renderer) renderShared() []driver.File {
 		public(principalsDir+"/"+user.Name, r.principals()),
 		public(tlsAuthorityPath, string(r.cluster.Certificates.Certificate())),
 	}
+	if r.cluster.Slurm != nil {
+		files = append(files, r.slurmFiles()...)
+	}
 	return files
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/membercert"
+	"github.com/nearmetal/nearmetal/internal/member/mungekey"
 	"github.com/nearmetal/nearmetal/internal/portgroups"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -44,6 +45,7 @@ type rendered struct {
 type authorities struct {
 	ssh          *sshca.Authority
 	certificates *membercert.Authority
+	mungeKey     []byte
 }
 
 // fabricPort is a port of a network that a fabric is to have, network being its number there, and the node that it is of.
@@ -368,7 +370,11 @@ func (d *desiredStates) authorities(c *api.ClusterIntent) (*authorities, error) 
 		return nil, err
 	}
 	certificates, err := membercert.New(secret, c.UID)
-	return &authorities{ssh, certificates}, err
+	if err != nil {
+		return nil, err
+	}
+	mungeKey, err := mungekey.Derive(secret, c.UID)
+	return &authorities{ssh, certificates, mungeKey}, err
 }
 
 func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment, by *authorities) (*contextualization.Renderer, error) {
@@ -379,5 +385,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: by.ssh, Certificates: by.certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c), Records: recordsOf(view, c),
+		Slurm: slurmOf(view, c, held, by.mungeKey),
 	})
 }

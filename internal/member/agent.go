@@ -68,6 +68,7 @@ type agent struct {
 	health   *health
 	stop     context.CancelFunc
 	dialer   memberlink.Dialer
+	slurm    *slurm
 
 	mu      sync.Mutex
 	ready   *Ready
@@ -88,7 +89,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, log: cfg.Log, instance: rand.Text(), stop: stop, dialer: dialer, changed: make(chan struct{}, 1),
 		children: children.New(),
 	}
-	a.jobs = newJobs(cfg, a.children)
+	a.jobs, a.slurm = newJobs(cfg, a.children), newSlurm(cfg, a.children)
 	a.health = newHealth(ctx, a.runCheck, a.signalChange)
 	if err := raiseLoopback(); err != nil {
 		a.log.Warn("the loopback interface is down and can't be raised", "error", err)
@@ -99,6 +100,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var running sync.WaitGroup
 	running.Go(func() { a.serveSSH(ctx) })
 	running.Go(func() { a.link(ctx) })
+	running.Go(func() { a.slurm.serve(ctx) })
 	<-ctx.Done()
 	a.jobs.end(cfg.StopGrace)
 	running.Wait()

@@ -46,7 +46,17 @@ func (a *agent) watch(ctx context.Context, said *lastLine) {
 		now: time.Now, report: func(reason string) { a.health.report("probe", reason) },
 	}
 	pause(ctx, a.cfg.ProbeEvery)
+	go a.watchSlurm(ctx)
 	probe.loop(ctx)
+}
+
+// watchSlurm looks whether jobs of Slurm can still run in the member.
+func (a *agent) watchSlurm(ctx context.Context) {
+	look := &trial{
+		what: "Slurm", interval: slurmWatch, timeout: 2 * slurmAsk, failures: probeFailures, run: a.slurm.usable, now: time.Now,
+		report: func(reason string) { a.health.report("slurm", reason) },
+	}
+	look.loop(ctx)
 }
 
 // hasAddress looks for the member's address on its interfaces: sshd could be reached at it from inside without any of them.

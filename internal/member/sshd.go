@@ -136,12 +136,29 @@ func (a *agent) probe(ctx context.Context, said *lastLine) {
 		}
 		end()
 		if err == nil {
+			a.awaitSlurm(ctx)
 			a.setReady()
 			a.watch(ctx, said)
 			return
 		}
 		if time.Now().After(deadline) && ctx.Err() == nil {
 			a.setProblem(fmt.Sprintf("sshd does not answer on the member's own address: %v; sshd's last output: %s", err, said.get()))
+			delay = probeSlow
+		}
+		pause(ctx, delay)
+	}
+}
+
+// awaitSlurm returns once jobs of Slurm can run in the member, at once where there is no Slurm, or when ctx ends.
+func (a *agent) awaitSlurm(ctx context.Context) {
+	deadline, delay := time.Now().Add(a.cfg.ReadyPatience), probeLast
+	for ctx.Err() == nil {
+		err := a.slurm.usable(ctx)
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) && ctx.Err() == nil {
+			a.setProblem(err.Error())
 			delay = probeSlow
 		}
 		pause(ctx, delay)

@@ -27,7 +27,8 @@ func (w *worker) services(context.Context) error {
 func lacking(root *os.Root, services []api.Service) error {
 	for _, s := range services {
 		for _, p := range programsOf[s] {
-			if info, err := root.Stat(p.path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+			info, err := root.Lstat(p.path)
+			if err != nil || info.Mode().Type() != os.ModeSymlink && (!info.Mode().IsRegular() || info.Mode()&0o111 == 0) { // links, as of alternatives, lead out of root
 				return failf("service %s: the environment has no program /%s; on Debian, add the package %s", s, p.path, p.pkg)
 			}
 		}

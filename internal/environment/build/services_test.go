@@ -1,6 +1,7 @@
 package build
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,13 @@ func TestARecipesServiceNeedsItsPrograms(t *testing.T) {
 	}
 	if err := lacking(root, []api.Service{api.ServiceSlurm}); err != nil {
 		t.Errorf("with all of them: %v", err)
+	}
+	path := filepath.Join(dir, programs[1].path)
+	if err := errors.Join(os.Remove(path), os.Symlink("/etc/alternatives/slurmctld", path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := lacking(root, []api.Service{api.ServiceSlurm}); err != nil {
+		t.Errorf("with an alternative: %v", err)
 	}
 	if err := os.Chmod(filepath.Join(dir, programs[0].path), 0o644); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,14 @@ const (
 	SerialPort  = "nearmetal.agent"
 )
 
+// Slurm, in members whose environment carries it: its configuration, which the member agent acts on, and munge's key. Below SlurmStates, in the
+// cluster's home, slurmctld keeps its state, in a directory of the member that it runs in, in one of the cluster's.
+const (
+	SlurmPath    = "/etc/slurm/slurm.conf"
+	MungeKeyPath = "/etc/nearmetal/munge.key"
+	SlurmStates  = "/home/.slurm"
+)
+
 // File is the content of the file, in JSON.
 type File struct {
 	AssignmentID string     `json:"assignment_id"`
