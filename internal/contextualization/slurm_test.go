@@ -19,7 +19,8 @@ func slurmCluster(c *Cluster) {
 		m.NUMANodes, m.Memory = []int{0}, []api.MemoryClaim{{Bytes: 512 << 20}}
 		if m.Group == "gpu" {
 			m.Devices = []api.DeviceClaim{
-				{Class: api.ClassGPU, Takes: map[string]int64{api.CounterGPUs: 1, api.CounterSlices: 7}}, {Class: api.ClassGPU, Takes: map[string]int64{api.CounterGPUs: 1}},
+				{Class: api.ClassGPU, Takes: map[string]int64{api.CounterGPUs: 1, api.CounterSlices: 7}},
+				{Class: api.ClassGPU, Takes: map[string]int64{api.CounterGPUs: 1}},
 				{Class: "adapter", Takes: map[string]int64{"functions": 1}},
 			}
 			m.Memory = []api.MemoryClaim{{Bytes: 100 << 20}, {NUMANode: 1, Bytes: 200 << 20}}

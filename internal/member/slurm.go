@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,7 +40,9 @@ var errNoController = errors.New("slurmctld does not answer")
 // Jobs go on while a daemon starts anew. Those on a node that is gone are queued again, as when Slurm finds it down. While the controller is lost, all
 // stays as it is.
 type slurm struct {
-	member   string
+	member string
+	// root is "/" but for tests.
+	root     string
 	children *children.Children
 	log      *slog.Logger
 	began    time.Time
@@ -64,8 +67,10 @@ type slurmLook struct {
 }
 
 func newSlurm(cfg Config, c *children.Children) *slurm {
-	return &slurm{member: cfg.Member, children: c, log: cfg.Log, began: time.Now()}
+	return &slurm{member: cfg.Member, root: "/", children: c, log: cfg.Log, began: time.Now()}
 }
+
+func (s *slurm) at(path string) string { return filepath.Join(s.root, path) }
 
 // serve follows the configuration until ctx ends.
 func (s *slurm) serve(ctx context.Context) {
@@ -86,19 +91,19 @@ func (s *slurm) serve(ctx context.Context) {
 
 // follow acts on the configuration when it changed.
 func (s *slurm) follow(ctx context.Context) error {
-	info, err := os.Stat(memberconfig.SlurmPath)
+	info, err := os.Stat(s.at(memberconfig.SlurmPath))
 	if err != nil {
 		return nil // there is no Slurm
 	}
 	if s.seen != nil && os.SameFile(info, s.seen) && info.ModTime().Equal(s.seen.ModTime()) {
 		return nil
 	}
-	text, err := os.ReadFile(memberconfig.SlurmPath)
+	text, err := os.ReadFile(s.at(memberconfig.SlurmPath))
 	if err != nil {
 		return err
 	}
 	next := parseSlurmConf(text)
-	if next.nodes[s.member] != "" && next.address != "" {
+	if next.nodes[s.member] != "" && next.address != "" { // a lost controller has none
 		if err := s.apply(ctx, next); err != nil {
 			return err
 		}
@@ -124,7 +129,7 @@ func (s *slurm) apply(ctx context.Context, next slurmConf) error {
 		}
 		s.slurmctld.stop()
 		var err error
-		if adopted, err = adoptState(next.state); err != nil {
+		if adopted, err = adoptState(s.at(next.state)); err != nil {
 			return fmt.Errorf("slurmctld's state: %w", err)
 		}
 		s.slurmctld.start()
@@ -155,11 +160,11 @@ func (s *slurm) prepare() (err error) {
 		args []string
 	}{
 		{&s.munged, []string{
-			"/usr/sbin/munged", "--foreground", "--key-file=" + memberconfig.MungeKeyPath, "--socket=" + mungeSocket,
-			"--pid-file=/run/munge/munged.pid", "--seed-file=/run/munge/munged.seed",
+			s.at("/usr/sbin/munged"), "--foreground", "--key-file=" + memberconfig.MungeKeyPath, "--socket=" + s.at(mungeSocket),
+			"--pid-file=" + s.at("/run/munge/munged.pid"), "--seed-file=" + s.at("/run/munge/munged.seed"),
 		}},
-		{&s.slurmctld, []string{"/usr/sbin/slurmctld", "-D"}},
-		{&s.slurmd, []string{"/usr/sbin/slurmd", "-D"}},
+		{&s.slurmctld, []string{s.at("/usr/sbin/slurmctld"), "-D"}},
+		{&s.slurmd, []string{s.at("/usr/sbin/slurmd"), "-D"}},
 	} {
 		if *one.at == nil && err == nil {
 			*one.at, err = newDaemon(s.children, s.log, one.args...)
@@ -170,12 +175,12 @@ func (s *slurm) prepare() (err error) {
 
 // startMunge returns once munged answers.
 func (s *slurm) startMunge(ctx context.Context) error {
-	if err := os.MkdirAll("/run/munge", 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(s.at(mungeSocket)), 0o755); err != nil {
 		return err
 	}
 	s.munged.start()
 	for deadline := time.Now().Add(mungePatience); ctx.Err() == nil; pause(ctx, 10*time.Millisecond) {
-		if _, err := os.Stat(mungeSocket); err == nil {
+		if _, err := os.Stat(s.at(mungeSocket)); err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
@@ -206,7 +211,7 @@ func (s *slurm) down(ctx context.Context, nodes []string) {
 func (s *slurm) ask(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, slurmAsk)
 	defer cancel()
-	const program = "/usr/bin/scontrol"
+	program := s.at("/usr/bin/scontrol")
 	var said bytes.Buffer
 	r, err := startRun(s.children, program, append([]string{program}, args...), &syscall.ProcAttr{Dir: "/", Env: rootEnv, Sys: &syscall.SysProcAttr{Setsid: true}}, &said)
 	if err != nil {

@@ -36,6 +36,7 @@ func guards() []Mutant {
 		leaderGuards,
 		agentGuards,
 		memberGuards,
+		slurmGuards,
 		outputGuards,
 		fabricGuards,
 		multicastGuards,
