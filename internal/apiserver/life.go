@@ -257,6 +257,9 @@ func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluste
 		if lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phaseOf(c)) {
 			return isSaved(name)
 		}
+		if s.cfg.Offers.Metal && slices.ContainsFunc(intent.Spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal }) {
+			return fail(codeCantPause, "members of cluster %q are whole machines, which can't be frozen; scale the cluster down, or delete it", name)
+		}
 		switch phase := phaseOf(c); phase {
 		case api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterPausing, api.ClusterPaused:
 			if c.Record.ExpiredAt != nil {

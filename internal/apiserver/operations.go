@@ -153,7 +153,7 @@ func (s *Server) registerLife() {
 		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace, codeCantAttach)...)
 	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
 		"Members keep their resources; usage and time limit keep counting. Repeating the request is not an error.",
-		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase)
+		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase, codeCantPause)
 	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members", "",
 		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/save", AccessChange, "save-cluster", "Save a cluster with its memory",

@@ -71,8 +71,8 @@ func guards() []Mutant {
 		resizeGuards,
 		foreignGuards,
 		homeGuards, silentGuards, volumeGuards, volumeAttachGuards, blockGuards, metalGuards, ioLimitGuards, backupGuards, importGuards,
-		consoleGuards,
-		shapeGuards,
+
+		consoleGuards, shapeGuards,
 		hostCheckGuards, gpuGuards,
 		cliGuards,
 		diskspaceGuards,
