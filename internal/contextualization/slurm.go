@@ -131,13 +131,14 @@ func (n slurmNode) line() string {
 	return line
 }
 
-// gresConf names no device files: which of its node's a member has is known on the node only. So Slurm counts GPUs, and a job sees all of its members'.
+// gresConf names files that stand for the GPUs: which device files of its node a member has is known on the node only. Slurm's variables for
+// jobs, such as CUDA_VISIBLE_DEVICES, have the files' numbers.
 func (r *Renderer) gresConf() string {
 	var b strings.Builder
 	b.WriteString("# Generated.\n")
 	for _, n := range r.slurmNodes() {
 		if count := n.gpus(); count > 0 {
-			fmt.Fprintf(&b, "NodeName=%s Name=gpu Count=%d\n", n.Member, count)
+			fmt.Fprintf(&b, "NodeName=%s Name=gpu File=%s[0-%d]\n", n.Member, memberconfig.SlurmGPUs, count-1)
 		}
 	}
 	return b.String()

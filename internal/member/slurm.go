@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -120,6 +122,9 @@ func (s *slurm) apply(ctx context.Context, next slurmConf) error {
 	if err := s.startMunge(ctx); err != nil {
 		return err
 	}
+	if err := s.standInForGPUs(next.gpus[s.member]); err != nil {
+		return err
+	}
 	adopted := false
 	if next.controller != s.member {
 		s.slurmctld.stop()
@@ -171,6 +176,20 @@ func (s *slurm) prepare() (err error) {
 		}
 	}
 	return err
+}
+
+// standInForGPUs makes a file for each GPU. Slurm looks whether it is a device, and at its number.
+func (s *slurm) standInForGPUs(count int) error {
+	for i := range count {
+		path := s.at(memberconfig.SlurmGPUs + strconv.Itoa(i))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.Symlink(os.DevNull, path); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // startMunge returns once munged answers.

@@ -22,14 +22,14 @@ ClusterName=c1
 SlurmctldHost=c1-0(10.64.16.2)
 StateSaveLocation=/home/.slurm/u1/u1.c1-0.1
 NodeName=c1-0 NodeAddr=10.64.16.2 Sockets=1
-NodeName=c1-1 NodeAddr=10.64.16.3 Sockets=1
+NodeName=c1-1 NodeAddr=10.64.16.3 Sockets=1 Gres=gpu:2
 PartitionName=all Nodes=c1-0,c1-1 Default=YES
 `
 
 func TestTheGeneratedSlurmConfIsRead(t *testing.T) {
 	want := slurmConf{
 		controller: "c1-0", address: "10.64.16.2", state: "/home/.slurm/u1/u1.c1-0.1",
-		nodes: map[string]string{"c1-0": "10.64.16.2", "c1-1": "10.64.16.3"},
+		nodes: map[string]string{"c1-0": "10.64.16.2", "c1-1": "10.64.16.3"}, gpus: map[string]int{"c1-1": 2},
 	}
 	if diff := cmp.Diff(want, parseSlurmConf([]byte(someSlurmConf)), cmp.AllowUnexported(slurmConf{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -263,12 +263,12 @@ func TestSlurmFollowsItsConfiguration(t *testing.T) {
 
 	// Its controller is lost: everything stays.
 	configure("SlurmctldHost=c1-0\nNodeName=c1-0 NodeAddr=10.64.16.2\n")
-	if strings.Count(said(), "slurmd -D\n") != 1 {
-		t.Errorf("daemons start anew without a controller:\n%s", said())
+	if s.conf.address == "" || s.conf.nodes["c1-1"] == "" {
+		t.Errorf("a configuration without a controller is acted on: %+v", s.conf)
 	}
 
 	// A member goes.
-	configure(strings.Replace(someSlurmConf, "NodeName=c1-1 NodeAddr=10.64.16.3 Sockets=1\n", "", 1))
+	configure(strings.Replace(someSlurmConf, "NodeName=c1-1 NodeAddr=10.64.16.3 Sockets=1 Gres=gpu:2\n", "", 1))
 	awaitSaid(t, said, "slurmctld -D\n", 2)
 	awaitSaid(t, said, "slurmd -D\n", 2)
 	if !strings.Contains(said(), "scontrol update NodeName=c1-1 State=DOWN") {
@@ -304,4 +304,21 @@ func TestAControllerThatReplacesAnotherSaysThatItsOwnNodeWasDown(t *testing.T) {
 	if down, up := strings.Index(said(), "scontrol update NodeName=c1-0 State=DOWN"), strings.Index(said(), "slurmd -D"); down < 0 || down > up {
 		t.Errorf("jobs of the member before are taken for its own:\n%s", said())
 	}
+}
+
+func TestAFileStandsForEachGPUOfTheMember(t *testing.T) {
+	s, configure, said := fakeSlurm(t)
+	s.member = "c1-1"
+	configure(someSlurmConf)
+	awaitSaid(t, said, "slurmd -D\n", 1)
+	found, err := filepath.Glob(s.at("/run/slurm/gpu*"))
+	if diff := cmp.Diff([]string{s.at("/run/slurm/gpu0"), s.at("/run/slurm/gpu1")}, found); err != nil || diff != "" {
+		t.Errorf("%v, (-want +got)\n%s", err, diff)
+	}
+	for _, path := range found {
+		if info, err := os.Stat(path); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			t.Errorf("%s is no device: %v", path, err)
+		}
+	}
+	configure(someSlurmConf) // again, as another member came
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -15,11 +16,13 @@ type slurmConf struct {
 	state string
 	// nodes are the addresses of all nodes, by name.
 	nodes map[string]string
+	// gpus are how many GPUs nodes have, by name.
+	gpus map[string]int
 }
 
 // parseSlurmConf reads what package contextualization writes, not all that slurm.conf(5) allows.
 func parseSlurmConf(text []byte) slurmConf {
-	c := slurmConf{nodes: map[string]string{}}
+	c := slurmConf{nodes: map[string]string{}, gpus: map[string]int{}}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, len(text)+1)
 	for lines.Scan() {
@@ -37,6 +40,9 @@ func parseSlurmConf(text []byte) slurmConf {
 		}
 		if name := fields["NodeName"]; name != "" {
 			c.nodes[name] = fields["NodeAddr"]
+			if count, err := strconv.Atoi(strings.TrimPrefix(fields["Gres"], "gpu:")); err == nil {
+				c.gpus[name] = count
+			}
 		}
 	}
 	return c

@@ -20,6 +20,8 @@ const (
 	SlurmPath    = "/etc/slurm/slurm.conf"
 	MungeKeyPath = "/etc/nearmetal/munge.key"
 	SlurmStates  = "/home/.slurm"
+	// SlurmGPUs and a number from 0 on stand for the member's GPUs, in the order in which CUDA has them there. The member agent makes them.
+	SlurmGPUs = "/run/slurm/gpu"
 )
 
 // File is the content of the file, in JSON.
