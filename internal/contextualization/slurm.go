@@ -15,8 +15,6 @@ import (
 
 // Slurm is a cluster's own Slurm: a partition for each group whose environment carries it, and one of all their members.
 type Slurm struct {
-	// ClusterUID names the directory of its state.
-	ClusterUID string
 	// MungeKey is the cluster's own (package mungekey).
 	MungeKey []byte
 	// Groups are those whose environment carries Slurm, in the cluster's order.
@@ -48,8 +46,8 @@ func (s *Slurm) check() error {
 	switch {
 	case len(s.MungeKey) == 0:
 		return errors.New("its Slurm has no key for munge")
-	case s.ClusterUID == "" || s.Controller == "":
-		return fmt.Errorf("its Slurm has no UID (%q) or no controller (%q)", s.ClusterUID, s.Controller)
+	case s.Controller == "":
+		return errors.New("its Slurm has no controller")
 	}
 	return nil
 }
@@ -145,14 +143,13 @@ func (r *Renderer) gresConf() string {
 }
 
 // slurmConf is slurm.conf (slurm.conf(5), of Slurm 22.05). It is the same in all members, and changes with them: member agents
-// read the controller, its state and the nodes from it.
+// read the controller and the nodes from it.
 func (r *Renderer) slurmConf() string {
 	nodes := r.slurmNodes()
-	host, state := r.cluster.Slurm.Controller, "lost"
-	memoryOfCPU, gres := int64(0), ""
+	host, memoryOfCPU, gres := r.cluster.Slurm.Controller, int64(0), ""
 	for i, n := range nodes {
 		if n.Member == host {
-			host, state = fmt.Sprintf("%s(%s)", host, n.Address()), n.ID
+			host = fmt.Sprintf("%s(%s)", host, n.Address())
 		}
 		share := max(n.memoryMiB()/int64(len(n.Slots)), 1)
 		if i == 0 || share < memoryOfCPU {
@@ -163,7 +160,7 @@ func (r *Renderer) slurmConf() string {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, slurmSettings, r.cluster.Name, host, memberconfig.SlurmStates, r.cluster.Slurm.ClusterUID, state, max(memoryOfCPU, 1), gres)
+	fmt.Fprintf(&b, slurmSettings, r.cluster.Name, host, memberconfig.SlurmState, max(memoryOfCPU, 1), gres)
 	members := map[string][]string{}
 	for _, n := range nodes {
 		b.WriteString(n.line() + "\n")
@@ -193,7 +190,7 @@ SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-StateSaveLocation=%s/%s/%s
+StateSaveLocation=%s
 SlurmdSpoolDir=/run/slurmd
 SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/slurmd.pid

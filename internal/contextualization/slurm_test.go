@@ -30,7 +30,7 @@ func slurmCluster(c *Cluster) {
 		}
 	}
 	c.Slurm = &Slurm{
-		ClusterUID: "u1", MungeKey: bytes.Repeat([]byte("9"), 128), Controller: "c1-0",
+		MungeKey: bytes.Repeat([]byte("9"), 128), Controller: "c1-0",
 		Groups: []SlurmGroup{{Name: "c1"}, {Name: "gpu", Labels: map[string]string{"rack": "r1", "disk": "nvme"}}, {Name: "all"}},
 	}
 }
@@ -91,7 +91,6 @@ func TestTheKeyOfMungeIsForRootAlone(t *testing.T) {
 func TestASlurmWithoutAKeyIsRefused(t *testing.T) {
 	for name, change := range map[string]func(*Slurm){
 		"no key":        func(s *Slurm) { s.MungeKey = nil },
-		"no UID":        func(s *Slurm) { s.ClusterUID = "" },
 		"no controller": func(s *Slurm) { s.Controller = "" },
 	} {
 		cluster := testCluster(t, func(c *Cluster) { slurmCluster(c); change(c.Slurm) })

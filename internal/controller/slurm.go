@@ -11,7 +11,7 @@ import (
 // slurmOf is the Slurm of a cluster with these members, nil where no group's environment carries it. The member of the lowest rank is its
 // controller, also while it is lost: another one comes in its place, with its name, its rank and what it left in the home.
 func slurmOf(view *state.View, c *state.Cluster, held []api.Assignment, mungeKey []byte) *contextualization.Slurm {
-	s := &contextualization.Slurm{ClusterUID: c.UID(), MungeKey: mungeKey}
+	s := &contextualization.Slurm{MungeKey: mungeKey}
 	carry := map[string]bool{}
 	for _, g := range c.Intent.Spec.Groups {
 		if carriesSlurm(view, g, held) {

@@ -38,7 +38,7 @@ func TestTheMemberOfTheLowestRankWithSlurmIsTheControllerAlsoWhileItIsLost(t *te
 		t.Run(tt.name, func(t *testing.T) {
 			c.Record.Lost = tt.lost
 			if tt.want != nil {
-				tt.want.ClusterUID, tt.want.MungeKey = "u1", []byte("key")
+				tt.want.MungeKey = []byte("key")
 			}
 			if diff := cmp.Diff(tt.want, slurmOf(view, c, tt.held, []byte("key"))); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)

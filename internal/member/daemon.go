@@ -54,9 +54,10 @@ func newDaemon(c *children.Children, log *slog.Logger, args ...string) (*daemon,
 
 func (d *daemon) name() string { return filepath.Base(d.args[0]) }
 
-// start starts the daemon unless it runs.
-func (d *daemon) start() {
+// start starts the daemon unless it runs. Its working directory is dir, which start closes in the end; nil is "/".
+func (d *daemon) start(dir *os.File) {
 	if d.end != nil {
+		_ = dir.Close()
 		return
 	}
 	ctx, end := context.WithCancel(context.Background())
@@ -64,7 +65,8 @@ func (d *daemon) start() {
 	d.failure.Store(nil)
 	go func() {
 		defer close(d.ended)
-		d.loop(ctx)
+		defer func() { _ = dir.Close() }()
+		d.loop(ctx, dir)
 	}()
 }
 
@@ -88,9 +90,9 @@ func (d *daemon) problem() string {
 	return ""
 }
 
-func (d *daemon) loop(ctx context.Context) {
+func (d *daemon) loop(ctx context.Context, dir *os.File) {
 	for delay := daemonFirst; ctx.Err() == nil; delay = min(2*delay, daemonLast) {
-		steady, err := d.once(ctx)
+		steady, err := d.once(ctx, workingDirectory(dir))
 		if ctx.Err() != nil {
 			return
 		}
@@ -105,14 +107,14 @@ func (d *daemon) loop(ctx context.Context) {
 }
 
 // once runs the daemon until it ends or ctx does, and tells whether it ran for long.
-func (d *daemon) once(ctx context.Context) (steady bool, err error) {
+func (d *daemon) once(ctx context.Context, dir string) (steady bool, err error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = null.Close() }()
 	pid, ended, err := d.children.Start(d.args[0], d.args, &syscall.ProcAttr{
-		Dir: "/", Env: rootEnv, Files: []uintptr{null.Fd(), d.output.Fd(), d.output.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Dir: dir, Env: rootEnv, Files: []uintptr{null.Fd(), d.output.Fd(), d.output.Fd()}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", d.args[0], err)
@@ -138,6 +140,14 @@ func (d *daemon) once(ctx context.Context) (steady bool, err error) {
 			return steady, ctx.Err()
 		}
 	}
+}
+
+// workingDirectory is a path by which a child finds an open directory before it runs its program.
+func workingDirectory(dir *os.File) string {
+	if dir == nil {
+		return "/"
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", dir.Fd())
 }
 
 // howEnded tells people how a process ended.

@@ -42,7 +42,7 @@ var errNoController = errors.New("slurmctld does not answer")
 // Jobs go on while a daemon starts anew. Those on a node that is gone are queued again, as when Slurm finds it down. While the controller is lost, all
 // stays as it is.
 type slurm struct {
-	member string
+	member, assignment string
 	// root is "/" but for tests.
 	root     string
 	children *children.Children
@@ -69,7 +69,7 @@ type slurmLook struct {
 }
 
 func newSlurm(cfg Config, c *children.Children) *slurm {
-	return &slurm{member: cfg.Member, root: "/", children: c, log: cfg.Log, began: time.Now()}
+	return &slurm{member: cfg.Member, assignment: cfg.AssignmentID, root: "/", children: c, log: cfg.Log, began: time.Now()}
 }
 
 func (s *slurm) at(path string) string { return filepath.Join(s.root, path) }
@@ -133,11 +133,12 @@ func (s *slurm) apply(ctx context.Context, next slurmConf) error {
 			s.down(ctx, gone)
 		}
 		s.slurmctld.stop()
+		var state *os.File
 		var err error
-		if adopted, err = adoptState(s.at(next.state)); err != nil {
+		if state, adopted, err = s.openState(); err != nil {
 			return fmt.Errorf("slurmctld's state: %w", err)
 		}
-		s.slurmctld.start()
+		s.slurmctld.start(state)
 	}
 	s.slurmd.stop()
 	if next.controller == s.member {
@@ -146,7 +147,7 @@ func (s *slurm) apply(ctx context.Context, next slurmConf) error {
 	if adopted {
 		s.down(ctx, []string{s.member}) // what ran in the member that this one replaces has ended
 	}
-	s.slurmd.start()
+	s.slurmd.start(nil)
 	s.conf = next
 	look := slurmLook{done: true, daemons: []*daemon{s.munged, s.slurmd}, controller: next.controller}
 	if next.controller == s.member {
@@ -156,6 +157,20 @@ func (s *slurm) apply(ctx context.Context, next slurmConf) error {
 	s.look = look
 	s.mu.Unlock()
 	return nil
+}
+
+// openState opens the controller's state in the home, else in the member itself: a home that root can't use must not keep jobs from running.
+func (s *slurm) openState() (dir *os.File, adopted bool, err error) {
+	cluster, _, _ := strings.Cut(s.assignment, ".")
+	if dir, adopted, err = openState(s.at("/home"), cluster, s.assignment); err == nil {
+		return dir, adopted, nil
+	}
+	s.log.Warn("the home can't keep the queue of Slurm, which will end with this member", "error", err)
+	private := filepath.Dir(s.at(memberconfig.SlurmGPUs))
+	if err := os.MkdirAll(private, 0o755); err != nil {
+		return nil, false, err
+	}
+	return openState(private, cluster, s.assignment)
 }
 
 // prepare makes the daemons, without starting any.
@@ -197,7 +212,7 @@ func (s *slurm) startMunge(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(s.at(mungeSocket)), 0o755); err != nil {
 		return err
 	}
-	s.munged.start()
+	s.munged.start(nil)
 	for deadline := time.Now().Add(mungePatience); ctx.Err() == nil; pause(ctx, 10*time.Millisecond) {
 		if _, err := os.Stat(s.at(mungeSocket)); err == nil {
 			return nil

@@ -14,13 +14,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/internal/children"
+	"github.com/nearmetal/nearmetal/internal/member/memberconfig"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 const someSlurmConf = `# Generated.
 ClusterName=c1
 SlurmctldHost=c1-0(10.64.16.2)
-StateSaveLocation=/home/.slurm/u1/u1.c1-0.1
 NodeName=c1-0 NodeAddr=10.64.16.2 Sockets=1
 NodeName=c1-1 NodeAddr=10.64.16.3 Sockets=1 Gres=gpu:2
 PartitionName=all Nodes=c1-0,c1-1 Default=YES
@@ -28,7 +28,7 @@ PartitionName=all Nodes=c1-0,c1-1 Default=YES
 
 func TestTheGeneratedSlurmConfIsRead(t *testing.T) {
 	want := slurmConf{
-		controller: "c1-0", address: "10.64.16.2", state: "/home/.slurm/u1/u1.c1-0.1",
+		controller: "c1-0", address: "10.64.16.2",
 		nodes: map[string]string{"c1-0": "10.64.16.2", "c1-1": "10.64.16.3"}, gpus: map[string]int{"c1-1": 2},
 	}
 	if diff := cmp.Diff(want, parseSlurmConf([]byte(someSlurmConf)), cmp.AllowUnexported(slurmConf{})); diff != "" {
@@ -71,17 +71,32 @@ func writeAt(t *testing.T, path, content string, at time.Time) {
 	}
 }
 
+// opened is the path of what openState opens, and whether it was adopted.
+func opened(t *testing.T, home string) (path string, adopted bool) {
+	t.Helper()
+	dir, adopted, err := openState(home, "u1", "u1.c1-0.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = dir.Close() }()
+	if path, err = os.Readlink(workingDirectory(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return path, adopted
+}
+
 func TestAControllerAdoptsTheLatestStateAndLeavesNoOther(t *testing.T) {
-	cluster := filepath.Join(t.TempDir(), ".slurm", "u1")
-	state := filepath.Join(cluster, "u1.c1-0.3")
+	home := t.TempDir()
+	cluster := filepath.Join(home, ".slurm", "u1")
 	now := time.Now()
 	writeAt(t, filepath.Join(cluster, "u1.c1-0.1", "job_state"), "old", now.Add(-time.Hour))
 	writeAt(t, filepath.Join(cluster, "u1.c1-0.2", "job_state"), "new", now.Add(-time.Minute))
 	writeAt(t, filepath.Join(cluster, "u1.c1-0.2", "hash.1", "job.1", "script"), "#!/bin/sh", now)
 	writeAt(t, filepath.Join(cluster, ".new", "half"), "copied when it died", now)
-	adopted, err := adoptState(state)
-	if err != nil || !adopted {
-		t.Fatalf("adopted: %v, %v", adopted, err)
+	writeAt(t, filepath.Join(home, ".slurm", "u2", "u2.c1-0.1", "job_state"), "another cluster's", now)
+	state, adopted := opened(t, home)
+	if want := filepath.Join(cluster, "u1.c1-0.3"); !adopted || state != want {
+		t.Fatalf("adopted: %v, as %s, want %s", adopted, state, want)
 	}
 	for name, want := range map[string]string{"job_state": "new", "hash.1/job.1/script": "#!/bin/sh"} {
 		if got, err := os.ReadFile(filepath.Join(state, name)); err != nil || string(got) != want {
@@ -93,8 +108,8 @@ func TestAControllerAdoptsTheLatestStateAndLeavesNoOther(t *testing.T) {
 		t.Errorf("there are %v, %v", entries, err)
 	}
 	writeAt(t, filepath.Join(state, "job_state"), "its own", now)
-	if adopted, err := adoptState(state); err != nil || adopted {
-		t.Errorf("again: adopted %v, %v", adopted, err)
+	if _, adopted := opened(t, home); adopted {
+		t.Error("a controller that starts again adopts something")
 	}
 	if got, _ := os.ReadFile(filepath.Join(state, "job_state")); string(got) != "its own" {
 		t.Errorf("a controller that starts again finds %q", got)
@@ -102,34 +117,34 @@ func TestAControllerAdoptsTheLatestStateAndLeavesNoOther(t *testing.T) {
 }
 
 func TestTheFirstControllerOfAClusterBeginsWithNothing(t *testing.T) {
-	state := filepath.Join(t.TempDir(), ".slurm", "u1", "u1.c1-0.1")
-	if adopted, err := adoptState(state); err != nil || adopted {
-		t.Fatalf("adopted: %v, %v", adopted, err)
-	}
-	if entries, err := os.ReadDir(state); err != nil || len(entries) != 0 {
-		t.Errorf("it has %v, %v", entries, err)
+	state, adopted := opened(t, t.TempDir())
+	if entries, err := os.ReadDir(state); adopted || err != nil || len(entries) != 0 {
+		t.Errorf("adopted: %v; it has %v, %v", adopted, entries, err)
 	}
 }
 
-func TestAStateThatIsNotRootsIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	elsewhere := filepath.Join(dir, "elsewhere")
-	if err := errors.Join(os.Mkdir(elsewhere, 0o700), os.Symlink(elsewhere, filepath.Join(dir, ".slurm"))); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := adoptState(filepath.Join(dir, ".slurm", "u1", "u1.c1-0.1")); err == nil || !strings.Contains(err.Error(), "remove it") {
-		t.Errorf("a link in its place: %v", err)
-	}
-	if entries, _ := os.ReadDir(elsewhere); len(entries) > 0 {
-		t.Errorf("the link was followed: %v", entries)
-	}
+func TestAStateThatIsNotRootsAloneIsRefused(t *testing.T) {
 	needs.Root(t, "gives a directory to another user")
-	users := filepath.Join(dir, "home", ".slurm")
-	if err := errors.Join(os.MkdirAll(users, 0o700), os.Chown(users, 1000, 1000)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := adoptState(filepath.Join(users, "u1", "u1.c1-0.1")); err == nil {
-		t.Error("a directory of the user's is taken")
+	for name, spoil := range map[string]func(home string) error{
+		"a directory of the user's": func(home string) error {
+			return errors.Join(os.Mkdir(filepath.Join(home, ".slurm"), 0o700), os.Chown(filepath.Join(home, ".slurm"), 1000, 1000))
+		},
+		"a link to a directory of the user's": func(home string) error {
+			return errors.Join(os.Mkdir(filepath.Join(home, "hpc"), 0o700), os.Chown(filepath.Join(home, "hpc"), 1000, 1000), os.Symlink("hpc", filepath.Join(home, ".slurm")))
+		},
+		"a directory that others may write": func(home string) error {
+			return errors.Join(os.Mkdir(filepath.Join(home, ".slurm"), 0o700), os.Chmod(filepath.Join(home, ".slurm"), 0o777))
+		},
+		"a link out of the home": func(home string) error { return os.Symlink("/run", filepath.Join(home, ".slurm")) },
+	} {
+		home := t.TempDir()
+		if err := spoil(home); err != nil {
+			t.Fatal(err)
+		}
+		if dir, _, err := openState(home, "u1", "u1.c1-0.3"); err == nil {
+			t.Errorf("%s is taken", name)
+			_ = dir.Close()
+		}
 	}
 }
 
@@ -163,7 +178,7 @@ func awaitFile(t *testing.T, path, what string) {
 func TestADaemonThatEndsIsStartedAgainAndSaysWhy(t *testing.T) {
 	dir := t.TempDir()
 	d := newTestDaemon(t, "cd "+dir+"; echo cannot do it; [ -e once ] && { touch twice; exec sleep 100; }; touch once; exit 7")
-	d.start()
+	d.start(nil)
 	awaitFile(t, filepath.Join(dir, "twice"), "the daemon to be started again")
 	if got := d.problem(); !strings.Contains(got, "sh does not run: exit code 7") {
 		t.Errorf("the problem is %q", got)
@@ -177,7 +192,7 @@ func TestADaemonThatEndsIsStartedAgainAndSaysWhy(t *testing.T) {
 func TestWhatADaemonStartedLivesOnWhenItIsStopped(t *testing.T) {
 	dir := t.TempDir()
 	d := newTestDaemon(t, "cd "+dir+"; setsid sh -c 'touch began; until [ -e go ]; do sleep 0.01; done; touch done' & trap 'touch told; exit' TERM; touch up; while :; do sleep 0.01; done")
-	d.start()
+	d.start(nil)
 	awaitFile(t, filepath.Join(dir, "began"), "the daemon's child to run")
 	awaitFile(t, filepath.Join(dir, "up"), "the daemon to run")
 	d.stop()
@@ -195,7 +210,7 @@ func fakeSlurm(t *testing.T) (s *slurm, configure func(conf string), said func()
 	t.Helper()
 	root := t.TempDir()
 	for name, more := range map[string]string{
-		"usr/sbin/munged": "touch " + root + mungeSocket + "; ", "usr/sbin/slurmctld": "", "usr/sbin/slurmd": "", "usr/bin/scontrol": "exit 0; ",
+		"usr/sbin/munged": "touch " + root + mungeSocket + "; ", "usr/sbin/slurmctld": "touch ran-here; ", "usr/sbin/slurmd": "", "usr/bin/scontrol": "exit 0; ",
 	} {
 		text := "#!/bin/sh\necho ${0##*/} \"$@\" | cut -d= -f1-3 >>" + root + "/said\n" + more + "trap exit TERM; while :; do sleep 0.01; done\n"
 		writeAt(t, filepath.Join(root, name), text, time.Now())
@@ -210,7 +225,7 @@ func fakeSlurm(t *testing.T) (s *slurm, configure func(conf string), said func()
 	ctx, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
 	go c.Reap(ctx)
-	s = newSlurm(Config{Log: slog.New(slog.DiscardHandler)}, c)
+	s = newSlurm(Config{File: memberconfig.File{AssignmentID: "u1.c1-0.1"}, Log: slog.New(slog.DiscardHandler)}, c)
 	s.member, s.root = "c1-0", root
 	t.Cleanup(func() {
 		for _, d := range []*daemon{s.munged, s.slurmctld, s.slurmd} {
@@ -254,6 +269,7 @@ func TestSlurmFollowsItsConfiguration(t *testing.T) {
 	configure(someSlurmConf)
 	awaitSaid(t, said, "slurmctld -D\n", 1)
 	awaitSaid(t, said, "slurmd -D\n", 1)
+	awaitFile(t, s.at("/home/.slurm/u1/u1.c1-0.1/ran-here"), "slurmctld to run where its state is")
 	if strings.Contains(said(), "scontrol update") {
 		t.Errorf("a first controller says that nodes are down:\n%s", said())
 	}
@@ -321,4 +337,14 @@ func TestAFileStandsForEachGPUOfTheMember(t *testing.T) {
 		}
 	}
 	configure(someSlurmConf) // again, as another member came
+}
+
+func TestAHomeThatRootCannotUseKeepsNoController(t *testing.T) {
+	s, configure, said := fakeSlurm(t)
+	if err := os.WriteFile(s.at("/home/.slurm"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	configure(someSlurmConf)
+	awaitSaid(t, said, "slurmctld -D\n", 1)
+	awaitFile(t, s.at("/run/slurm/.slurm/u1/u1.c1-0.1/ran-here"), "slurmctld to run with a state of its own")
 }

@@ -12,8 +12,6 @@ import (
 type slurmConf struct {
 	// controller is the member that runs slurmctld, with its address; without one it is lost, and about to be replaced.
 	controller, address string
-	// state is slurmctld's directory.
-	state string
 	// nodes are the addresses of all nodes, by name.
 	nodes map[string]string
 	// gpus are how many GPUs nodes have, by name.
@@ -34,9 +32,6 @@ func parseSlurmConf(text []byte) slurmConf {
 		if host := fields["SlurmctldHost"]; host != "" {
 			name, address, _ := strings.Cut(host, "(")
 			c.controller, c.address = name, strings.TrimSuffix(address, ")")
-		}
-		if state := fields["StateSaveLocation"]; state != "" {
-			c.state = state
 		}
 		if name := fields["NodeName"]; name != "" {
 			c.nodes[name] = fields["NodeAddr"]

@@ -14,12 +14,12 @@ const (
 	SerialPort  = "nearmetal.agent"
 )
 
-// Slurm, in members whose environment carries it: its configuration, which the member agent acts on, and munge's key. Below SlurmStates, in the
-// cluster's home, slurmctld keeps its state, in a directory of the member that it runs in, in one of the cluster's.
+// Slurm, in members whose environment carries it: its configuration, which the member agent acts on, and munge's key.
 const (
 	SlurmPath    = "/etc/slurm/slurm.conf"
 	MungeKeyPath = "/etc/nearmetal/munge.key"
-	SlurmStates  = "/home/.slurm"
+	// SlurmState is where slurmctld finds its state: in its working directory, which the member agent gives it.
+	SlurmState = "/proc/self/cwd"
 	// SlurmGPUs and a number from 0 on stand for the member's GPUs, in the order in which CUDA has them there. The member agent makes them.
 	SlurmGPUs = "/run/slurm/gpu"
 )
