@@ -89,9 +89,12 @@ func TestAControllerAdoptsTheLatestStateAndLeavesNoOther(t *testing.T) {
 	home := t.TempDir()
 	cluster := filepath.Join(home, ".slurm", "u1")
 	now := time.Now()
-	writeAt(t, filepath.Join(cluster, "u1.c1-0.1", "job_state"), "old", now.Add(-time.Hour))
-	writeAt(t, filepath.Join(cluster, "u1.c1-0.2", "job_state"), "new", now.Add(-time.Minute))
+	writeAt(t, filepath.Join(cluster, "u1.c1-0.2", "job_state"), "new", now)
 	writeAt(t, filepath.Join(cluster, "u1.c1-0.2", "hash.1", "job.1", "script"), "#!/bin/sh", now)
+	writeAt(t, filepath.Join(cluster, "u1.c1-0.1", "job_state"), "old", now)
+	if err := os.Chtimes(filepath.Join(cluster, "u1.c1-0.1"), now.Add(-time.Hour), now.Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
 	writeAt(t, filepath.Join(cluster, ".new", "half"), "copied when it died", now)
 	writeAt(t, filepath.Join(home, ".slurm", "u2", "u2.c1-0.1", "job_state"), "another cluster's", now)
 	state, adopted := opened(t, home)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"syscall"
 	"time"
 )
@@ -77,7 +76,7 @@ func adoptState(of *os.Root, name string) (adopted bool, err error) {
 	if err := of.Mkdir(made, 0o700); err != nil {
 		return false, err
 	}
-	if before := latestState(of, others); before != "" {
+	if before := latestState(others); before != "" {
 		adopted = true
 		if err := copyTree(of, before, made); err != nil {
 			return false, err
@@ -94,11 +93,12 @@ func adoptState(of *os.Root, name string) (adopted bool, err error) {
 	return adopted, nil
 }
 
-// latestState is the directory whose jobs were written last, empty when there are none.
-func latestState(of *os.Root, dirs []fs.DirEntry) string {
+// latestState is the directory in which slurmctld last replaced a file, empty when there are none. Single files tell less: for moments, they are not
+// there.
+func latestState(dirs []fs.DirEntry) string {
 	latest, at := "", time.Time{}
 	for _, dir := range dirs {
-		if info, err := of.Lstat(path.Join(dir.Name(), "job_state")); err == nil && info.ModTime().After(at) {
+		if info, err := dir.Info(); err == nil && info.IsDir() && info.ModTime().After(at) {
 			latest, at = dir.Name(), info.ModTime()
 		}
 	}
