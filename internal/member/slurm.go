@@ -267,7 +267,7 @@ func (s *slurm) usable(ctx context.Context) error {
 	s.mu.Unlock()
 	switch {
 	case !look.done:
-		return errors.New("Slurm's daemons are not started yet")
+		return errors.New("the daemons of Slurm are not started yet")
 	case look.problem != nil:
 		return look.problem
 	case len(look.daemons) == 0:
