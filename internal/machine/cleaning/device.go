@@ -25,7 +25,7 @@ const (
 const chunkBytes = 128 << 20
 
 // writeBytes is how much is written by one call where zeroes are written.
-const writeBytes = 1 << 20
+const writeBytes = 16 << 20
 
 // alignedBuffer returns memory that can be read into past the kernel's caches (open(2), O_DIRECT): it begins at a page.
 func alignedBuffer(size int64) []byte {

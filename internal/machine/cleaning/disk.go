@@ -54,9 +54,12 @@ func remains(method plan.Method, d plan.Disk) string {
 
 // work is how many bytes a method and its verification go through.
 func work(method plan.Method, d plan.Disk) int64 {
-	read := int64(0)
-	for _, a := range areas(method, d, func(int64) int64 { return 0 }) {
-		read += a.Bytes
+	read := d.Bytes
+	if method.Expect() != plan.ZeroesEverywhere {
+		read = 0
+		for _, a := range plan.Samples(d.Bytes, d.BlockBytes, func(int64) int64 { return 0 }) {
+			read += a.Bytes
+		}
 	}
 	switch method {
 	case plan.SecureDiscard, plan.Discard, plan.ZeroOut, plan.WriteZeroes:
