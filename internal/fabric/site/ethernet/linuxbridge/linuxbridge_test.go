@@ -3,6 +3,7 @@ package linuxbridge
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -215,5 +216,40 @@ func TestAServerInBothProvisioningNetworksJoinsThemForItselfAlone(t *testing.T) 
 	l.Run("bridge link set dev xso isolated off")
 	if got := strings.Join(frames.Heard("m1", nil), " "); got != "m2 m3 so" {
 		t.Errorf("a bridge that passes frames on does not, port m1 is heard at %q: the test shows nothing", got)
+	}
+}
+
+// A tenant that knows an address of this machine, and the MAC of its network's bridge, can send packets there. The machine drops them.
+func TestThisMachineDropsWhatTenantsSendIt(t *testing.T) {
+	l := newLab(t)
+	if err := l.control().Apply(t.Context(), lifecycle.Epoch{Term: 1, Revision: 1}, map[string]ethernet.State{"a": {VLAN: 5}}); err != nil {
+		t.Fatal(err)
+	}
+	mac := strings.TrimSpace(l.Run("ip link set lo up; ip address add 192.0.2.1/32 dev lo; ip link set dev xa netns " + l.away.Path() + "; ip -o link show dev nmvb5 | sed 's/.*link.ether \\([^ ]*\\) .*/\\1/'"))
+	here := l.NS
+	l.NS = l.away
+	l.Run("ip address add 192.0.2.2/24 dev xa; ip link set xa up; ip neigh replace 192.0.2.1 lladdr " + mac + " dev xa")
+	l.NS = here
+	dropped := func() string {
+		return strings.TrimSpace(l.Run(`awk '/^TcpExt:/ { if (!n) { n = split($0, names) } else { for (i = 1; i <= n; i++) if (names[i] == "IPReversePathFilter") print $i } }' /proc/self/net/netstat`))
+	}
+	if before := dropped(); before != "0" {
+		t.Fatalf("%q packets were dropped before any was sent", before)
+	}
+	l.forwarding()
+	for deadline := time.Now().Add(20 * time.Second); dropped() == "0"; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing of what was sent was dropped")
+		}
+		if err := l.away.Do(func() error {
+			conn, err := net.Dial("udp", "192.0.2.1:9")
+			if err != nil {
+				return err
+			}
+			_, err = conn.Write([]byte("hello"))
+			return errors.Join(err, conn.Close())
+		}); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
