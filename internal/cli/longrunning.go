@@ -98,6 +98,7 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().StringVar(&p.Loaders, "loaders", config.Loaders, "folder of iPXE's loaders")
 	cmd.Flags().Var(timeoutFlag(&p.Target, config.BootTarget), "boot-target", "how long a boot should take; a slower one is shown as such")
 	cmd.Flags().Var(timeoutFlag(&p.BootDeadline, lifecycle.DefaultMachineDeadlines().Boot), "boot-deadline", "how long a boot may take before it has failed")
+	cmd.Flags().DurationVar(&p.VerifyEvery, "verify-every", lifecycle.DefaultMachineDeadlines().Verify, "how long a machine may be off before it is woken to prove that it still boots, one at a time (0: never)")
 }
 
 // startFlag adds the flag of how long members may take to start.

@@ -101,6 +101,8 @@ func (p *pass) machines(ctx context.Context) error {
 			indexes.Hold(m.Record.Index, m.UID())
 		}
 	}
+	// One machine at a time proves that it boots: a rack of them would be felt by all who wait for machines, and by the mains.
+	p.verifying = slices.ContainsFunc(all, func(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineInspecting })
 	var decided []decidedMachine
 	for i := range all {
 		if len(decided) >= machinesPerPass {
@@ -125,6 +127,7 @@ func (p *pass) machines(ctx context.Context) error {
 		if change.Dirty || len(change.Events) > 0 {
 			decided = append(decided, decidedMachine{m, change})
 		}
+		p.verifying = p.verifying || change.Record.Phase == api.MachineInspecting
 	}
 	err := p.commitMachines(ctx, decided)
 	if errors.Is(err, store.ErrNotLeader) {
@@ -256,7 +259,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 			in.Agent.LastSeen = p.now.Add(last.Sub(p.raw))
 		}
 	}
-	in.Tenant = p.tenantOf(m.Name())
+	in.Tenant, in.MayVerify = p.tenantOf(m.Name()), !p.verifying
 	// Only when somebody asks something of the machine.
 	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil || m.Intent.Clean.Number > m.Record.DoneClean ||
 		m.Intent.Hold.Number > m.Record.DoneHold {

@@ -33,6 +33,8 @@ type pass struct {
 	taken *placement.Numbers
 	// later are the reasons why networks of projects have no numbers yet, by UID.
 	later map[string]error
+	// verifying: a machine is being inspected, maybe to prove that it boots.
+	verifying bool
 	// given are the assignments that this pass gave addresses on networks of projects, by the networks' UIDs.
 	given map[string][]api.Assignment
 }

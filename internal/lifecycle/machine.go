@@ -20,11 +20,13 @@ type MachineDeadlines struct {
 	Attempts int
 	// Silence is how long a machine that was told to go off, and whose power can't be read, must be silent until that is believed.
 	Silence time.Duration
+	// Verify is how long a machine that is off may rest before it is woken to prove that it still boots; 0: for ever.
+	Verify time.Duration
 }
 
 // DefaultMachineDeadlines are for real machines, whose firmware may need minutes.
 func DefaultMachineDeadlines() MachineDeadlines {
-	return MachineDeadlines{Boot: 15 * time.Minute, Progress: 10 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second}
+	return MachineDeadlines{Boot: 15 * time.Minute, Progress: 10 * time.Minute, Soft: time.Minute, Stop: 5 * time.Minute, Attempts: 2, Silence: 15 * time.Second, Verify: 7 * 24 * time.Hour}
 }
 
 // PowerSeen is the provisioner's knowledge of a machine's power.
@@ -95,6 +97,8 @@ type MachineInput struct {
 	InUse string
 	// Tenant is the member that holds all of it, released or not; nil: none does.
 	Tenant *TenantSeen
+	// MayVerify: no other machine is being woken to prove that it boots.
+	MayVerify bool
 	// Environment reports what a name stands for: the digest, or the problem that keeps this machine from booting it.
 	Environment func(name string) (digest, problem string)
 	Now         time.Time
@@ -235,7 +239,7 @@ func (in MachineInput) atRest() []MachineOperation {
 	case r.Phase == api.MachineFailed && in.Power.Known && in.Power.State == api.PowerOff && in.Power.Observes && r.Power != api.PowerOff:
 		return []MachineOperation{WakeAt{Time: in.Now}} // noted above; nothing else follows from it
 	}
-	return nil
+	return in.verify()
 }
 
 // begin decides a boot, or tells why there can be none.

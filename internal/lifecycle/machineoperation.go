@@ -110,6 +110,7 @@ const (
 	EventMachineBooting   = "MachineBooting"
 	EventMachineRetry     = "MachineRetry"
 	EventMachineReady     = "MachineReady"
+	EventMachineVerifying = "MachineVerifying"
 	EventMachineStopping  = "MachineStopping"
 	EventMachineOff       = "MachineOff"
 	EventMachineLostPower = "MachineLostPower"

@@ -26,7 +26,7 @@ func Machines() Machine[api.MachinePhase] {
 		},
 		Transitions: []Transition[api.MachinePhase]{
 			{From: from{""}, To: enrolled, On: "enrolled", Why: "it has a name and an address, and the rules for unknown machines no longer apply"},
-			{From: from{enrolled, off, failed}, To: inspecting, On: "inspection requested", Why: "it boots only the environment `inspect`; a ready machine is powered off first, a machine in use is not inspected"},
+			{From: from{enrolled, off, failed}, To: inspecting, On: "inspection requested, or it has been off for a week", Why: "it boots only the environment `inspect`; a ready machine is powered off first, a machine in use is not inspected"},
 			{From: from{enrolled, off, failed}, To: cleaning, On: "cleaning requested or a member that had it is gone, and it is off", Why: "it boots only the boot agent, which erases its disks and what firmware and TPM keep; a machine in use is not cleaned"},
 			{From: from{inspecting, cleaning, enrolled, failed, ready, booting, off}, To: stopping, On: "inspected, cleaned, power-off requested, or its member is released", Why: "in-band first: its agent shuts it down; then its power is cut, where that is possible"},
 			{From: from{stopping, ready}, To: off, On: "power read as off; or, where power can't be read, ordered off and silent", Why: "unknown is not off: only its BMC or the machine itself can confirm it"},

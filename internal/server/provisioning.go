@@ -63,6 +63,7 @@ func (p *provisioning) leads() *controller.Provisioning {
 	if p.cfg.BootDeadline > 0 {
 		deadlines.Boot = p.cfg.BootDeadline
 	}
+	deadlines.Verify = p.cfg.VerifyEvery
 	open := switches.Opener(switches.Options{WakeOnLAN: wol.Options{Interface: p.cfg.Interface}})
 	gate := power.NewGate(power.GateOptions{}) // one for all leaderships: it knows what was ordered before
 	return &controller.Provisioning{

@@ -72,4 +72,18 @@ var metalGuards = []Mutant{
 		Replace: "if false {\n\t\treturn files, nil",
 		Test:    "./internal/contextualization TestFilesAreAsTheGoldenOnes",
 	},
+	{
+		Guard:   "one machine at a time is woken to prove that it boots",
+		File:    "internal/lifecycle/machineverify.go",
+		Find:    "case !in.MayVerify:",
+		Replace: "case false:",
+		Test:    "./internal/decision TestAMachineThatHasBeenOffForLongProvesThatItStillBoots",
+	},
+	{
+		Guard:   "a machine in quarantine is not woken to prove that it boots",
+		File:    "internal/lifecycle/machineverify.go",
+		Find:    " || r.Quarantine != nil",
+		Replace: "",
+		Test:    "./internal/decision TestAMachineThatSomebodyHasOrThatIsKeptBackIsNotWoken",
+	},
 }
