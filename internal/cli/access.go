@@ -275,7 +275,17 @@ func (a *app) throughSSH(ctx context.Context, program, cluster, member string, a
 		return err
 	}
 	defer acc.close()
-	return a.runProgram(ctx, path, append(acc.options, arguments(acc)...), acc.env)
+	own := arguments(acc) // may change the options
+	return a.runProgram(ctx, path, append(acc.options, own...), acc.env)
+}
+
+// asRoot has ssh log in as root. Of a setting that ssh is given twice, the first counts.
+func (acc *access) asRoot() {
+	for i, option := range acc.options {
+		if strings.HasPrefix(option, "User=") {
+			acc.options[i] = "User=root"
+		}
+	}
 }
 
 // interruptible lets an interrupt end ctx until the function it returns is called; from then on interrupts are the caller's again.

@@ -42,7 +42,7 @@ The exit code is that of ssh: the command's, or 255 when there was no connection
 				args = append(args, "-t")
 			}
 			if root {
-				args = append(args, "-l", "root")
+				acc.asRoot()
 			}
 			return append(append(args, "--", acc.member), command...)
 		})
