@@ -54,6 +54,8 @@ type MachineConfig struct {
 	CPUs, MemoryMiB int
 	// DiskBytes are the sizes of its disks, raw and sparse; nil: one of 4 GiB. An empty list: none.
 	DiskBytes []int64
+	// DiskRate bounds what is read and written of each disk, in bytes per second, but not of an NVMe one; 0: no bound.
+	DiskRate int64
 	// SATA attaches its disks to a SATA controller instead of by virtio.
 	SATA bool
 	// NVMe makes the last of its disks an NVMe one, of QEMU's model of a controller.

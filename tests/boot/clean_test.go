@@ -127,8 +127,8 @@ func TestAMachineThatCannotBeCleanedIsQuarantined(t *testing.T) {
 // The server is killed in the middle of a cleaning, which goes on, in the same boot. Then the machine loses its power: it is cleaned again, in another
 // boot, and only that one is the proof.
 func TestACleaningOutlivesTheServerAndALossOfPower(t *testing.T) {
-	const size = 768 << 20 // is read back for a minute or more, on an emulated machine
-	s := newSite(t, []vdc.MachineConfig{{Name: "c3", Firmware: api.FirmwareBIOS, DiskBytes: []int64{size}}})
+	const size, rate = 192 << 20, 1 << 20 // so that it is read back for three minutes
+	s := newSite(t, []vdc.MachineConfig{{Name: "c3", Firmware: api.FirmwareBIOS, DiskBytes: []int64{size}, DiskRate: rate}})
 	s.enroll("c3", api.PowerRedfish)
 	fill(t, s.disk("c3", 0))
 	s.run("node", "clean", "c3", "--yes")
