@@ -74,6 +74,14 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 	if !admin {
 		out.Spec.Power, out.Spec.Console = api.PowerControl{Kind: in.Spec.Power.Kind}, ""
 		out.Record.PowerMessage = ""
+		if t := out.Record.Tenant; t != nil { // whose it is, is nobody else's business
+			out.Record.Tenant = &api.MachineTenant{Generation: t.Generation}
+		}
+		if b := out.Record.Boot; b != nil && b.Member != "" {
+			boot := *b
+			boot.Member = ""
+			out.Record.Boot = &boot
+		}
 	}
 	return out
 }

@@ -86,4 +86,11 @@ var metalGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/decision TestAMachineThatSomebodyHasOrThatIsKeptBackIsNotWoken",
 	},
+	{
+		Guard:   "whose a machine is, is shown to administrators only",
+		File:    "internal/apiserver/machinejoin.go",
+		Find:    "if t := out.Record.Tenant; t != nil {",
+		Replace: "if t := out.Record.Tenant; t != nil && false {",
+		Test:    "./internal/apiserver TestWhoseAMachineIsIsShownToAdministratorsOnly",
+	},
 }
