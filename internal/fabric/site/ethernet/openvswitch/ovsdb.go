@@ -135,7 +135,7 @@ func (s *Switch) dial(ctx context.Context) (net.Conn, error) {
 		}
 		return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", rest)
 	default:
-		return nil, fmt.Errorf("address %q is none of unix:, tcp: and ssl:", s.cfg.Address)
+		return nil, fmt.Errorf("address %q is of no known kind: they are unix, tcp and ssl", s.cfg.Address)
 	}
 }
 
