@@ -34,8 +34,12 @@ type Reading struct {
 	Unknown map[string]string
 }
 
-// switchTimeout bounds what one switch is waited for, so that a silent one does not use up the others' time.
-const switchTimeout = 10 * time.Second
+const (
+	// switchTimeout bounds what one switch is waited for, so that a silent one does not use up the others' time.
+	switchTimeout = 10 * time.Second
+	// silentTimeout is for one that did not answer last: all others wait for it each time.
+	silentTimeout = 2 * time.Second
+)
 
 // Site is an executor on the switches of one fabric. It implements site.Site.
 //
@@ -93,15 +97,19 @@ func (s *Site) Alarms() []site.Alarm {
 	return all
 }
 
-// each does something with all switches at once, and returns the errors by switch.
+// each does something with all switches at once, and returns the errors by switch. The lock is held.
 func (s *Site) each(ctx context.Context, do func(ctx context.Context, sw *SwitchSettings, control Switch) error) map[string]error {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	failed := map[string]error{}
 	for i := range s.settings.Switches {
 		sw := &s.settings.Switches[i]
+		wait := switchTimeout
+		if s.silent[sw.Name] != nil {
+			wait = silentTimeout
+		}
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, switchTimeout)
+			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
 			if err := do(ctx, sw, s.switches[sw.Name]); err != nil {
 				mu.Lock()

@@ -37,7 +37,10 @@ func Run(t *testing.T, newLab func(t *testing.T) Lab) {
 		"a switch refuses what an older leader still sends":     (*suite).fence,
 		"a port that the switch lacks keeps no other from work": (*suite).unmanaged,
 	} {
-		t.Run(name, func(t *testing.T) { test(&suite{t, newLab(t), 0}) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(&suite{t, newLab(t), 0})
+		})
 	}
 }
 

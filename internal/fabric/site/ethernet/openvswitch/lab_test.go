@@ -69,6 +69,7 @@ func (f fabricOf) Stick(at string, on bool) {
 }
 
 func TestSiteConformance(t *testing.T) {
+	t.Parallel()
 	fabrictest.RunSite(t, fabrictest.SiteHarness{
 		New: func(t *testing.T) fabrictest.SiteFabric {
 			o := newOVS(t)

@@ -46,11 +46,13 @@ func (f framesOf) Heard(from string, tag []byte) []string {
 }
 
 func TestFrames(t *testing.T) {
+	t.Parallel()
 	ethernettest.Run(t, func(t *testing.T) ethernettest.Lab { return framesOf{newOVS(t)} })
 }
 
 // A former leader's server may have read the switch before the next leader told it anything, and send its change after that.
 func TestAChangeThatWasDecidedBeforeALaterEpochChangesNothing(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	sw := New(o.Settings.Switches[0])
 	former, present := lifecycle.Epoch{Term: 1, Revision: 9}, lifecycle.Epoch{Term: 2, Revision: 1}
@@ -72,6 +74,7 @@ func TestAChangeThatWasDecidedBeforeALaterEpochChangesNothing(t *testing.T) {
 }
 
 func TestWhatOthersWriteBesideTheEpochStays(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	sw := New(o.Settings.Switches[0])
 	o.VSCtl("set", "bridge", "br0", "external_ids:owner=somebody")
@@ -104,6 +107,7 @@ func TestWhatOthersWriteBesideTheEpochStays(t *testing.T) {
 }
 
 func TestAPortIsNotReadBeforeTheSwitchHasCarriedItOut(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	sw := New(o.Settings.Switches[0])
 	o.Settle()
@@ -127,6 +131,7 @@ func TestAPortIsNotReadBeforeTheSwitchHasCarriedItOut(t *testing.T) {
 }
 
 func TestASwitchThatIsNotThereIsNamed(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	for address, want := range map[string]string{"unix:" + o.Dir + "/none.sock": "no such file", "tcp:127.0.0.1:1": "refused"} {
 		cfg := o.Settings.Switches[0]
@@ -138,6 +143,10 @@ func TestASwitchThatIsNotThereIsNamed(t *testing.T) {
 	cfg := o.Settings.Switches[0]
 	cfg.Bridge = "br1"
 	if _, err := New(cfg).Read(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "the switch has no bridge br1; make it with: ovs-vsctl add-br br1") {
+		t.Errorf("got %v", err)
+	}
+	o.VSCtl("set-controller", "br0", "tcp:127.0.0.1:1")
+	if _, err := New(o.Settings.Switches[0]).Read(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "bridge br0 has an OpenFlow controller, whose rules may pass frames between VLANs") {
 		t.Errorf("got %v", err)
 	}
 	// One that accepts connections and says nothing.
@@ -156,6 +165,7 @@ func TestASwitchThatIsNotThereIsNamed(t *testing.T) {
 
 // Two switches with a link between them that carries all VLANs: protected ports of different switches hear each other, so no VLAN of theirs is the same.
 func TestPortsOfTwoSwitchesHearEachOtherInNetworksOnly(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	o.VSCtl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=netdev",
 		"--", "add-port", "br0", "up0", "--", "set", "interface", "up0", "type=patch", "options:peer=up1",
@@ -209,6 +219,7 @@ switches:
 }
 
 func TestValuesOfOVSDB(t *testing.T) {
+	t.Parallel()
 	var row portRow
 	text := `{"_uuid":["uuid","u1"],"name":"a","vlan_mode":["set",[]],"tag":5,"trunks":["set",[1,2]],"protected":true,"interfaces":["set",[["uuid","i1"],["uuid","i2"]]]}`
 	if err := json.Unmarshal([]byte(text), &row); err != nil {
@@ -279,6 +290,7 @@ func (a *authority) issue(name string) (*x509.Certificate, *ecdsa.PrivateKey) {
 }
 
 func TestASwitchIsKnownByItsAuthority(t *testing.T) {
+	t.Parallel()
 	needs.Program(t, "ovsdb-server")
 	dir := ethernettest.TempDir(t)
 	own, other := newAuthority(t, dir, "own"), newAuthority(t, dir, "other")
@@ -328,6 +340,7 @@ func TestASwitchIsKnownByItsAuthority(t *testing.T) {
 }
 
 func TestASwitchRefusesAnOlderEpoch(t *testing.T) {
+	t.Parallel()
 	o := newOVS(t)
 	sw := New(o.Settings.Switches[0])
 	if err := sw.Apply(t.Context(), lifecycle.Epoch{Term: 2, Revision: 1}, map[string]ethernet.State{"a": {VLAN: 6}}); err != nil {

@@ -89,6 +89,7 @@ type (
 		ID          uuid       `json:"_uuid"`
 		ExternalIDs dictionary `json:"external_ids"`
 		Ports       set[uuid]  `json:"ports"`
+		Controller  set[uuid]  `json:"controller"`
 	}
 	portRow struct {
 		ID         uuid        `json:"_uuid"`
@@ -118,7 +119,7 @@ func (s *Switch) selects() []operation {
 	all := func(table string, columns ...string) operation {
 		return operation{"op": "select", "table": table, "where": []any{}, "columns": append(columns, "_uuid")}
 	}
-	bridge := all("Bridge", "external_ids", "ports")
+	bridge := all("Bridge", "external_ids", "ports", "controller")
 	bridge["where"] = []any{[]any{"name", "==", s.cfg.Bridge}}
 	return []operation{
 		all("Open_vSwitch", "next_cfg", "cur_cfg"), bridge, all("Port", "name", "vlan_mode", "tag", "trunks", "protected", "interfaces"),
@@ -160,6 +161,9 @@ func (s *Switch) tablesOf(results []result) (t tables, err error) {
 	}
 	if len(bridges) != 1 {
 		return t, fmt.Errorf("%s: the switch has no bridge %s; make it with: ovs-vsctl add-br %s", s.cfg.Address, s.cfg.Bridge, s.cfg.Bridge)
+	}
+	if len(bridges[0].Controller) > 0 {
+		return t, fmt.Errorf("bridge %s has an OpenFlow controller, whose rules may pass frames between VLANs; remove it with: ovs-vsctl del-controller %s", s.cfg.Bridge, s.cfg.Bridge)
 	}
 	t = tables{root: roots[0], bridge: bridges[0], ports: map[string]portRow{}, interfaces: map[string]interfaceRow{}}
 	for _, p := range ports {
