@@ -60,6 +60,8 @@ type NodePort struct {
 	At     string `json:"at"`
 	// Technology is ethernet for a port on a switch that the site manages; empty: another fabric's.
 	Technology FabricTechnology `json:"technology,omitempty"`
+	// MAC is that of the NIC, where it is known; a member's port there has it.
+	MAC string `json:"mac,omitempty"`
 }
 
 // StackCheck is the result of a driver's host checks on a node.

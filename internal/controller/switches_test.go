@@ -78,7 +78,7 @@ func TestAWholeMachineIsInItsVLANAndItsProvisioningPortAlone(t *testing.T) {
 	w.askWhole("first", 1, api.TechnologyVLAN)
 	view := w.passes("placed", placed("first"))
 	a := only(t, view.Cluster("first"))
-	if p := a.Ports[0]; len(a.Ports) != 1 || p.Fabric != "lan" || p.At != "sw/a" || p.Device != "52:54:00:00:00:0a" || len(a.CleanBy) != 2 || a.Node != "n1" || view.Network("ufirst").VLAN != 100 {
+	if p := a.Ports[0]; len(a.Ports) != 1 || p.Fabric != "lan" || p.At != "sw/a" || p.Device != "52:54:00:00:00:0a" || p.MAC != p.Device || len(a.CleanBy) != 2 || a.Node != "n1" || view.Network("ufirst").VLAN != 100 {
 		t.Fatalf("on node %s, VLAN %d, it has ports %+v, clean by %v; want sw/a, clean by its agent and the switches", a.Node, view.Network("ufirst").VLAN, a.Ports, a.CleanBy)
 	}
 	w.report(api.MemberReady)

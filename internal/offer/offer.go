@@ -65,7 +65,7 @@ func Carried(hardware *api.Hardware, site Site) []api.StackCheck {
 func controlled(ports []api.NodePort, site Site) []api.NodePort {
 	var all []api.NodePort
 	for _, p := range ports {
-		p.Technology = ""
+		p.Technology, p.MAC = "", ""
 		provisioning, managed := site.Switches[p.Fabric][p.At]
 		switch {
 		case slices.Contains(site.Fabrics, p.Fabric):

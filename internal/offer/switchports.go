@@ -13,7 +13,7 @@ func Wired(spec *api.MachineSpec, hardware *api.Hardware, site Site) []api.NodeP
 	add := func(mac, cell, at string) {
 		_, managed := site.Switches[cell][at]
 		if managed && !slices.ContainsFunc(all, func(p api.NodePort) bool { return p.Name == mac || p.Fabric == cell && p.At == at }) {
-			all = append(all, api.NodePort{Name: mac, Fabric: cell, At: at, Technology: api.FabricEthernet})
+			all = append(all, api.NodePort{Name: mac, Fabric: cell, At: at, Technology: api.FabricEthernet, MAC: mac})
 		}
 	}
 	for _, p := range spec.SwitchPorts {

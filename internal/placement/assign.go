@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -237,6 +238,7 @@ func ownPort(port *api.PortClaim, n *api.Network, p *Placed, number int, before 
 	for _, o := range own {
 		if !slices.ContainsFunc(before, func(b api.PortClaim) bool { return b.Fabric == o.Fabric && b.At == o.At }) {
 			port.Device, port.Fabric, port.At = o.Name, o.Fabric, o.At
+			port.MAC = cmp.Or(o.MAC, port.MAC) // other members of the network know it by that
 			return nil
 		}
 	}

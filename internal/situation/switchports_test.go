@@ -37,7 +37,7 @@ func said(number int, port string) []api.SwitchPort {
 func TestTheSwitchPortsOfAMachineAreItsOperatorsWordOrItsSwitches(t *testing.T) {
 	carried := offer.Site{Metal: true, Switches: map[string]map[string]bool{"lan": {"sw/a": false, "sw/b": false, "sw/m": true}}}
 	port := func(number int, at string) api.NodePort {
-		return api.NodePort{Name: macOf(number), Fabric: "lan", At: at, Technology: api.FabricEthernet}
+		return api.NodePort{Name: macOf(number), Fabric: "lan", At: at, Technology: api.FabricEthernet, MAC: macOf(number)}
 	}
 	for _, tt := range []struct {
 		name       string
