@@ -175,7 +175,9 @@ func TestAMachineInQuarantineStaysIsolated(t *testing.T) {
 	w.passes("ready", func(v *state.View) bool { return v.Cluster("first").Record.Phase == api.ClusterReady })
 	w.release(w.cache.View().Cluster("first"))
 	w.now = w.now.Add(w.lead.cfg.Deadlines.Clean * 2)
-	w.passes("quarantined", func(v *state.View) bool { return len(v.Quarantines) == 1 && v.Cluster("first") == nil && len(w.tables.Networks()) == 1 })
+	w.passes("quarantined", func(v *state.View) bool {
+		return len(v.Quarantines) == 1 && v.Cluster("first") == nil && len(w.tables.Networks()) == 1
+	})
 	w.mustHave("4096:sw/m1")
 }
 
