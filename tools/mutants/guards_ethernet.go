@@ -87,6 +87,20 @@ var ethernetGuards = []Mutant{
 		Test:    "./internal/fabric/site/ethernet/linuxbridge TestFrames",
 	},
 	{
+		Guard:   "the machine with the bridges drops what tenants send it",
+		File:    "internal/fabric/site/ethernet/linuxbridge/linuxbridge.go",
+		Find:    `/rp_filter": "1"}`,
+		Replace: `/rp_filter": "0"}`,
+		Test:    "./internal/fabric/site/ethernet/linuxbridge TestThisMachineDropsWhatTenantsSendIt",
+	},
+	{
+		Guard:   "an unread provisioning port makes its member neither ready nor lost",
+		File:    "internal/situation/fabrics.go",
+		Find:    "is not isolated yet: %s\", p.Fabric, p.At, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberUnknown,",
+		Replace: "is not isolated yet: %s\", p.Fabric, p.At, why)\n\t\tcase site.Unread:\n\t\t\t_, message = api.MemberUnknown,",
+		Test:    "./internal/controller TestAWholeMachineIsNotReadyWhileItsProvisioningPortIsOpen",
+	},
+	{
 		Guard: "a link that is up outside every bridge is not clean",
 		File:  "internal/fabric/site/ethernet/linuxbridge/linuxbridge.go",
 		Find: `		if up {
