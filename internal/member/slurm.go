@@ -254,7 +254,10 @@ func (s *slurm) ask(ctx context.Context, args ...string) (string, error) {
 	status, late := r.wait(ctx.Done(), r.kill)
 	r.collect()
 	if late || status.ExitStatus() != 0 {
-		return said.String(), fmt.Errorf("%w: %s", errNoController, strings.TrimSpace(said.String()))
+		if words := strings.TrimSpace(said.String()); words != "" {
+			return words, fmt.Errorf("%w: %s", errNoController, words)
+		}
+		return "", errNoController
 	}
 	return said.String(), nil
 }
