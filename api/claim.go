@@ -120,6 +120,11 @@ func (p *PortClaim) SameAs(other *PortClaim) bool {
 // IsMember reports whether an assignment is a member that runs: no spare, no state of a snapshot, and no part of another assignment's member.
 func (a *Assignment) IsMember() bool { return !a.Spare && a.Of == "" && a.Snapshot == nil }
 
+// ByProvisioner reports whether the site's provisioner carries an assignment: its member has a whole machine, which boots for it.
+func (a *Assignment) ByProvisioner() bool {
+	return slices.ContainsFunc(a.CleanBy, func(p Prover) bool { return p.By == ExecutorProvisioner })
+}
+
 // IsSnapshot reports whether an assignment keeps the state of a member in a snapshot. It runs nothing.
 func (a *Assignment) IsSnapshot() bool { return a.Snapshot != nil }
 

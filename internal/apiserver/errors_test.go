@@ -176,7 +176,7 @@ type errorCase struct {
 
 // TestEveryDocumentedErrorOccurs makes every code of the table occur over HTTP, and no other.
 func TestEveryDocumentedErrorOccurs(t *testing.T) {
-	s := apiservertest.New(t, memory.New(), nil)
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Offers.Metal = true })
 	s.AddNode("n1", 4)
 	const c1 = `{"name": "c1"}`
 	if resp := send(t, s, request{method: "POST", path: "/v1/clusters", body: c1}); resp.StatusCode != http.StatusCreated {
@@ -434,6 +434,17 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 		{"quota_in_use", "512KiB is less than the 512MiB in use", func() *http.Response {
 			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
+		}},
+		{"cant_pause", "whole machines", func() *http.Response {
+			stack := func(to api.Stack) {
+				_, _, err := s.Repo.UpdateIntent(t.Context(), "ready", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = to; return nil })
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			stack(api.StackMetal)
+			defer stack(api.StackContainer)
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/pause"})
 		}},
 		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
 		{"cant_reboot", `stack "container"`, func() *http.Response {

@@ -20,7 +20,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
 	"github.com/nearmetal/nearmetal/internal/pool"
-	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 )
@@ -351,7 +350,7 @@ func (p *pass) strangers(ctx context.Context) error {
 func (p *pass) tenantOf(machine string) (tenant *lifecycle.TenantSeen) {
 	for _, c := range p.view.ClustersOnNode(machine) {
 		for a, ref := range c.AllWithRef() {
-			if a.Node != machine || !situation.ByProvisioner(a) || a.Spare || tenant.Holds() {
+			if a.Node != machine || !a.ByProvisioner() || a.Spare || tenant.Holds() {
 				continue
 			}
 			tenant = &lifecycle.TenantSeen{Assignment: a.ID, Cluster: c.Name(), Environment: a.Environment, Digest: a.EnvironmentDigest, Released: ref.Releasing}

@@ -107,7 +107,7 @@ func (p *pass) cluster(c *state.Cluster) (decision.Change, error) {
 // boots reports whether a machine that a member has whole is on its way: what is decided of the cluster depends on the machine's record.
 func boots(view *state.View, c *state.Cluster) bool {
 	for a := range c.Held() {
-		if !situation.ByProvisioner(a) {
+		if !a.ByProvisioner() {
 			continue
 		}
 		if m := view.Machine(a.Node); m == nil || m.Record == nil || m.Record.Phase != api.MachineReady {

@@ -10,6 +10,8 @@ import (
 type Deadlines struct {
 	// Start bounds the starting of a cluster, and of each member that joins it later. Clean bounds the cleaning of an assignment.
 	Start, Clean time.Duration
+	// Machine is Start for members that have whole machines: their firmware may need minutes, and a boot that fails is tried once more.
+	Machine time.Duration
 	// Unhealthy is how long a member may be unhealthy before it is lost.
 	Unhealthy time.Duration
 	// Grace is how long the jobs of a cluster whose time limit has passed are given to end.
@@ -25,7 +27,7 @@ type Deadlines struct {
 // DefaultDeadlines are long enough for a machine that boots, and short enough for a person who waits.
 func DefaultDeadlines() Deadlines {
 	return Deadlines{
-		Start: 5 * time.Minute, Clean: 10 * time.Minute, Unhealthy: 10 * time.Second, Grace: 30 * time.Second, Pause: time.Minute,
+		Start: 5 * time.Minute, Machine: 40 * time.Minute, Clean: 10 * time.Minute, Unhealthy: 10 * time.Second, Grace: 30 * time.Second, Pause: time.Minute,
 		Save: 15 * time.Minute, Move: time.Hour,
 	}
 }

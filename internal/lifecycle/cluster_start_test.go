@@ -31,6 +31,15 @@ func TestHowAClusterStarts(t *testing.T) {
 			[]string{"WakeAt 5m0s"},
 		},
 		{
+			"it waits longer for whole machines, which boot", api.ClusterStarting,
+			func(l *life) {
+				l.see("a0", ready, "")
+				l.see("a1", api.MemberPreparing, "its machine boots")
+				l.Assignments[1].CleanBy = []api.Prover{{By: api.ExecutorProvisioner, At: "n2"}}
+			},
+			[]string{"WakeAt 40m0s"},
+		},
+		{
 			"it is ready when all members are", api.ClusterStarting,
 			func(l *life) { l.seeAll(ready) },
 			[]string{"SetPhase ready: ", "Emit Ready: 2 members ready||"},

@@ -39,12 +39,20 @@ func (in ClusterInput) loss(m member) (string, time.Time) {
 		return within(latest(began, in.Record.ChangedAt), in.Deadlines.Pause,
 			fmt.Sprintf("still frozen after %s%s", in.Deadlines.Pause, because(m.message)))
 	case m.phase == api.MemberAssigned: // since when its node does not have it is not known
-		return within(latest(began, in.Record.ChangedAt), in.Deadlines.Start, fmt.Sprintf("not started within %s", in.Deadlines.Start))
+		return within(latest(began, in.Record.ChangedAt), in.startOf(m.Assignment), fmt.Sprintf("not started within %s", in.startOf(m.Assignment)))
 	case m.phase == api.MemberPreparing || m.phase == api.MemberStarting:
-		return within(began, in.Deadlines.Start, fmt.Sprintf("still %s after %s%s", m.phase, in.Deadlines.Start, because(m.message)))
+		return within(began, in.startOf(m.Assignment), fmt.Sprintf("still %s after %s%s", m.phase, in.startOf(m.Assignment), because(m.message)))
 	default:
 		return "", time.Time{}
 	}
+}
+
+// startOf is how long a member may take to start.
+func (in ClusterInput) startOf(a *api.Assignment) time.Duration {
+	if a.ByProvisioner() {
+		return max(in.Deadlines.Machine, in.Deadlines.Start)
+	}
+	return in.Deadlines.Start
 }
 
 // planLosses lets go of every lost member and notes its name for replacement. What a record notes is bounded: beyond that, members are

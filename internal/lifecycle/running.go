@@ -28,9 +28,13 @@ func (l *look) planStarting() []ClusterOperation {
 		// It has all that it was placed with; what its user has asked for since must not make it fail.
 		return l.change(api.ClusterScaling, EventScaling, "resizing to "+plural(l.size, "member"))
 	}
-	deadline := l.since().Add(l.Deadlines.Start)
+	patience := l.Deadlines.Start
+	for _, m := range l.members {
+		patience = max(patience, l.startOf(m.Assignment))
+	}
+	deadline := l.since().Add(patience)
 	if !l.Now.Before(deadline) {
-		return l.change(api.ClusterFailed, EventFailed, fmt.Sprintf("not ready within %s: %s", l.Deadlines.Start, list(l.unready())))
+		return l.change(api.ClusterFailed, EventFailed, fmt.Sprintf("not ready within %s: %s", patience, list(l.unready())))
 	}
 	l.wake(deadline)
 	ops := append(l.planSize(), l.planLosses()...)
@@ -124,7 +128,7 @@ func (l *look) joining(m member) bool {
 	if m.phase == api.MemberUnhealthy || m.Replaces != "" || m.From != "" || l.Record.ReadyAt == nil || !m.TakenAt.After(*l.Record.ReadyAt) {
 		return false
 	}
-	until := m.TakenAt.Add(l.Deadlines.Start)
+	until := m.TakenAt.Add(l.startOf(m.Assignment))
 	if !l.Now.Before(until) {
 		return false
 	}

@@ -6,16 +6,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
-// ByProvisioner reports whether the site's provisioner carries an assignment: its member has a whole machine.
-func ByProvisioner(a *api.Assignment) bool {
-	for _, p := range a.CleanBy {
-		if p.By == api.ExecutorProvisioner {
-			return true
-		}
-	}
-	return false
-}
-
 // cleanMachine reports whether a machine, nil when it was removed, holds nothing of an assignment: it was never booted for the assignment, or cleaned since.
 func cleanMachine(m *state.Machine, assignment string) bool {
 	return m == nil || m.Record == nil || m.Record.Tenant == nil || m.Record.Tenant.Assignment != assignment
@@ -24,7 +14,7 @@ func cleanMachine(m *state.Machine, assignment string) bool {
 // onMachine is what a machine's record tells of the member that has all of it, and whether it tells more than the machine's agent does: until that is
 // there, and once the machine is gone. A machine that is being booted is a node that is well, whatever was heard of it before.
 func (s *Site) onMachine(a *api.Assignment) (lifecycle.Observation, bool) {
-	if !ByProvisioner(a) {
+	if !a.ByProvisioner() {
 		return lifecycle.Observation{}, false
 	}
 	m := s.View.Machine(a.Node)

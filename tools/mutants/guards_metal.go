@@ -93,4 +93,11 @@ var metalGuards = []Mutant{
 		Replace: "if t := out.Record.Tenant; t != nil && false {",
 		Test:    "./internal/apiserver TestWhoseAMachineIsIsShownToAdministratorsOnly",
 	},
+	{
+		Guard:   "whole machines have time to boot",
+		File:    "internal/lifecycle/losses.go",
+		Find:    "if a.ByProvisioner() {",
+		Replace: "if false {",
+		Test:    "./internal/lifecycle TestHowAClusterStarts",
+	},
 }
