@@ -79,6 +79,8 @@ func TestAMachineIsQuarantinedWithAReasonAndReleased(t *testing.T) {
 	f.fixed("GET /v1/nodes/n1", held)
 	has(t, f.shell().run(t, "node", "quarantine", "n1", "--reason", "noise"), 0, "node n1 is in quarantine\n")
 	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Quarantine: noise (by ann, ")
+	held.Machine.Record.Tenant = &api.MachineTenant{Cluster: "m1"}
+	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Given to: a member of cluster m1, and not cleaned since")
 	released := machineNode("n1", api.MachineOff)
 	released.Machine.Hold, released.Machine.Record.DoneHold = api.HoldRequest{Number: 2, Action: api.HoldRelease}, 2
 	f = newFake(t)

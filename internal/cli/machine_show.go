@@ -27,7 +27,7 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 		"Power trouble", unsaid(rec.PowerMessage, n.Message), "Power control", control, "Asked for", a.requestText(m), "MACs", strings.Join(m.Spec.MACs, ", "), "Boot network", bootPortText(n),
 		"Address", address, "Firmware", string(firmwareOf(m)), "Architecture", rec.Architecture, "Console", m.Spec.Console,
 		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified),
-		"Quarantine", a.quarantineText(rec.Quarantine), "Cleaning", a.cleaningText(rec))
+		"Given to", tenantText(rec.Tenant), "Quarantine", a.quarantineText(rec.Quarantine), "Cleaning", a.cleaningText(rec))
 	printHardware(w, m.Hardware)
 	a.printBoot(w, m)
 	printCleaning(w, lastCleaning(rec))
@@ -40,6 +40,18 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 		t.row(h.Check, yesNo(h.OK), fmt.Sprintf("%.2f", h.DurationSeconds), h.Message)
 	}
 	t.flush()
+}
+
+// tenantText says whose member has the machine, or had it last and was not cleaned up after.
+func tenantText(t *api.MachineTenant) string {
+	switch {
+	case t == nil:
+		return ""
+	case t.Cluster == "":
+		return "a member of a cluster, and not cleaned since"
+	default:
+		return "a member of cluster " + t.Cluster + ", and not cleaned since"
+	}
 }
 
 // unsaid is a text unless it is part of what has been said.
