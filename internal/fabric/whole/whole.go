@@ -23,6 +23,8 @@ import (
 type Fabric struct {
 	// boot is the MAC address of the interface that the machine booted by. It keeps its own MAC address and addresses.
 	boot string
+	// kind is of links that are the machine's own; tests have others.
+	kind string
 
 	mu      sync.Mutex
 	applied []fabric.Network
@@ -31,7 +33,7 @@ type Fabric struct {
 var _ fabric.Fabric = (*Fabric)(nil)
 
 // New returns the fabric of a machine that booted by the interface with a MAC address.
-func New(boot string) *Fabric { return &Fabric{boot: strings.ToLower(boot)} }
+func New(boot string) *Fabric { return &Fabric{boot: strings.ToLower(boot), kind: "device"} }
 
 // Apply implements fabric.Fabric: ports that are in none of the networks leave their interfaces.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
@@ -64,7 +66,7 @@ func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if err != nil {
 		return err
 	}
-	link, err := f.linkAt(place.At)
+	link, err := f.linkAt(place.At, port.MAC)
 	if err != nil {
 		return err
 	}
@@ -104,10 +106,11 @@ func addressOf(network fabric.Network, port fabric.Port) *netlink.Addr {
 	return &netlink.Addr{IPNet: &net.IPNet{IP: port.Address.AsSlice(), Mask: net.CIDRMask(network.Prefix.Bits(), port.Address.BitLen())}}
 }
 
-// linkAt is the interface that was made with a MAC address; "" is the one that the machine booted by.
-func (f *Fabric) linkAt(mac string) (netlink.Link, error) {
+// linkAt is the interface that was made with a MAC address, or has got that of its port since: not every driver tells the first. "" is the interface that
+// the machine booted by.
+func (f *Fabric) linkAt(mac, given string) (netlink.Link, error) {
 	if mac == "" {
-		mac = f.boot
+		mac, given = f.boot, f.boot
 	}
 	links, err := netlink.LinkList()
 	if err != nil {
@@ -115,7 +118,7 @@ func (f *Fabric) linkAt(mac string) (netlink.Link, error) {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if l.Type() == "device" && (a.PermHWAddr.String() == mac || a.HardwareAddr.String() == mac) {
+		if l.Type() == f.kind && (a.PermHWAddr.String() == mac || slices.Contains([]string{mac, given}, a.HardwareAddr.String())) {
 			return l, nil
 		}
 	}
