@@ -67,7 +67,7 @@ func TestFaultsOfMachinesAndTheNetworkDelayABootAndNothingElse(t *testing.T) {
 		s.during(t)
 		must(t, s.dc.CutPower("u1"))
 		n := s.waitFor("u1", api.MachineOff, 5*time.Minute)
-		if !strings.Contains(n.Machine.Record.Message, "nobody asked") {
+		if !strings.Contains(n.Machine.Record.Message, "unexpectedly") {
 			t.Errorf("its message is %q", n.Machine.Record.Message)
 		}
 		s.wantPower("u1", api.PowerOff)
