@@ -230,3 +230,17 @@ func TestANodeThatIsOnGoesOffForTheMemberThatGetsAllOfIt(t *testing.T) {
 		t.Errorf("it boots %+v", m.record.Boot)
 	}
 }
+
+// Nor does one that an operator cycles by force in the middle of its member's boot.
+func TestAMachineThatIsCycledUnderItsMemberBootsNothingElse(t *testing.T) {
+	m := given(t)
+	m.carryOut()
+	m.request(api.PowerActionCycle, "rescue", true)
+	m.want(api.MachineStopping)
+	m.carryOut()
+	m.want(api.MachineOff)
+	if m.record.Boot.Environment == "rescue" || !strings.Contains(m.record.Message, "has not been cleaned") {
+		t.Errorf("it boots %+v, and says %q", m.record.Boot, m.record.Message)
+	}
+	m.wantTenant("a.1")
+}

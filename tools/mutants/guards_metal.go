@@ -35,7 +35,7 @@ var metalGuards = []Mutant{
 		File:    "internal/lifecycle/machine.go",
 		Find:    "if dirty := in.dirty(); dirty != \"\" && purpose != api.BootClean {",
 		Replace: "if dirty := in.dirty(); dirty == \"never\" {",
-		Test:    "./internal/decision TestAMachineThatIsNotCleanBootsNothingElse",
+		Test:    "./internal/decision TestAMachineThatIsCycledUnderItsMemberBootsNothingElse",
 	},
 	{
 		Guard:   "a machine that a member has boots nothing that an operator asks for",
