@@ -231,6 +231,19 @@ func TestANodeThatIsOnGoesOffForTheMemberThatGetsAllOfIt(t *testing.T) {
 	}
 }
 
+// An operator may quarantine a machine in the moment in which it is given to a member.
+func TestAMachineInQuarantineDoesNotBootForAMember(t *testing.T) {
+	m := resting(t)
+	m.hold(api.HoldQuarantine, "its fan is loud")
+	m.in.Tenant = &lifecycle.TenantSeen{Assignment: "a.1", Cluster: "c1", Environment: "debian-mpi", Digest: "sha256:placed"}
+	m.settle()
+	m.want(api.MachineOff)
+	m.wantTenant("")
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberFailed || !strings.Contains(o.Message, "its fan is loud") {
+		t.Errorf("of its member is said: %+v, %v", o, told)
+	}
+}
+
 // Nor does one that an operator cycles by force in the middle of its member's boot.
 func TestAMachineThatIsCycledUnderItsMemberBootsNothingElse(t *testing.T) {
 	m := given(t)

@@ -25,7 +25,7 @@ func (in MachineInput) tenantAtRest() []MachineOperation {
 	switch t, r := in.Tenant, in.Record; {
 	case r.Tenant != nil && (!t.Holds() || t.Assignment != r.Tenant.Assignment):
 		return in.clearTenant()
-	case !t.Holds() || r.Tenant != nil || r.Phase == api.MachineFailed:
+	case !t.Holds() || r.Tenant != nil || r.Phase == api.MachineFailed || r.Quarantine != nil:
 		return nil
 	default:
 		return in.beginMember(t)
@@ -113,6 +113,8 @@ func MemberOnMachine(r *api.MachineRecord, assignment string) (Observation, bool
 	began := r.Tenant != nil && r.Tenant.Assignment == assignment
 	o := Observation{Phase: api.MemberPreparing, Since: r.ChangedAt}
 	switch {
+	case !began && r.Quarantine != nil:
+		o.Phase, o.Message = api.MemberFailed, "its machine is "+quarantineText(r.Quarantine)
 	case !began:
 		o.Message = "its machine is about to boot"
 	case r.Phase == api.MachineBooting:

@@ -100,4 +100,11 @@ var metalGuards = []Mutant{
 		Replace: "if false {",
 		Test:    "./internal/lifecycle TestHowAClusterStarts",
 	},
+	{
+		Guard:   "a machine in quarantine does not boot for a member",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "r.Phase == api.MachineFailed || r.Quarantine != nil:",
+		Replace: "r.Phase == api.MachineFailed:",
+		Test:    "./internal/decision TestAMachineInQuarantineDoesNotBootForAMember",
+	},
 }
