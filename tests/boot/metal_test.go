@@ -96,7 +96,8 @@ func TestTheSecondUserOfAMachineFindsNothingOfTheFirst(t *testing.T) {
 	s.run("cluster", "delete", "second", "--yes")
 }
 
-// A machine loses its power under its member: another takes its place, with the same name and rank, and the first one is cleaned before anybody gets it.
+// A machine loses its power under its member, hangs, or is cut off: another takes its place, with the same name and rank, and the first one is off and cleaned
+// before anybody gets it.
 func TestAMemberWhoseMachineDiesIsReplacedOnAnother(t *testing.T) {
 	s := newSite(t, []vdc.MachineConfig{
 		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "b2", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB},
@@ -105,23 +106,42 @@ func TestAMemberWhoseMachineDiesIsReplacedOnAnother(t *testing.T) {
 	s.enrollInspected("b2", api.PowerIPMI)
 	s.awaitInspected("b1", "b2")
 	s.run("cluster", "create", "m1", "--stack", "metal", "--env", "debian-mpi")
-	was := s.cluster("m1").Status.Members[0]
-	other := "b2"
-	if was.Node == other {
-		other = "b1"
-	}
-	must(t, s.dc.CutPower(was.Node))
-	s.until(2*bootDeadline, "the member to be replaced on "+other, func() bool {
-		c := s.cluster("m1")
-		return c.Status.Phase == api.ClusterReady && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
-			return m.Node == other && m.Name == was.Name && m.Rank == was.Rank && m.Phase == api.MemberReady
+	for _, fault := range []struct {
+		name        string
+		begin, over func(machine string) error
+	}{
+		{"its power is cut", s.dc.CutPower, func(string) error { return nil }},
+		{"it hangs", func(m string) error { return s.dc.HangFirmware(m, true) }, func(m string) error { return s.dc.HangFirmware(m, false) }},
+		{"its NIC is dead", func(m string) error { return s.dc.SetNIC(m, vdc.Provisioning, false) }, func(m string) error { return s.dc.SetNIC(m, vdc.Provisioning, true) }},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			s.during(t)
+			was, began := s.cluster("m1").Status.Members[0], time.Now()
+			other := map[string]string{"b1": "b2", "b2": "b1"}[was.Node]
+			must(t, fault.begin(was.Node))
+			s.until(time.Minute, "the member to be lost", func() bool {
+				return !slices.ContainsFunc(s.cluster("m1").Status.Members, func(m api.MemberStatus) bool { return m.Node == was.Node && m.Phase == api.MemberReady })
+			})
+			t.Logf("measured: after %.1f s the member was not ready any more", time.Since(began).Seconds())
+			s.until(5*time.Minute, "its machine to be powered off", func() bool {
+				r := s.record(was.Node)
+				return r.Phase == api.MachineOff || r.Phase == api.MachineCleaning
+			})
+			must(t, fault.over(was.Node)) // what boots now cleans it
+			s.until(2*bootDeadline, "the member to be replaced on "+other, func() bool {
+				c := s.cluster("m1")
+				return c.Status.Phase == api.ClusterReady && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
+					return m.Node == other && m.Name == was.Name && m.Rank == was.Rank && m.Phase == api.MemberReady
+				})
+			})
+			t.Logf("measured: after %.0f s the cluster was ready again", time.Since(began).Seconds())
+			if host := s.saidByRanks("m1", 1, "hostname"); !slices.Equal(host, []string{was.Name}) {
+				t.Errorf("the replacement calls itself %v, want %s", host, was.Name)
+			}
+			s.waitUntil(was.Node, "clean and off", cleanDeadline, func(r api.MachineRecord) bool {
+				return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil
+			})
 		})
-	})
-	if host := s.saidByRanks("m1", 1, "hostname"); !slices.Equal(host, []string{was.Name}) {
-		t.Errorf("the replacement calls itself %v, want %s", host, was.Name)
 	}
-	s.waitUntil(was.Node, "clean and off", cleanDeadline, func(r api.MachineRecord) bool {
-		return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil
-	})
 	s.run("cluster", "delete", "m1", "--yes")
 }
