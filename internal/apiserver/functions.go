@@ -20,6 +20,9 @@ func (s *Server) interfacesFit(was, want api.ClusterSpec, project string, view *
 				continue
 			}
 			field, problem := portProblem(&g, network, in)
+			if problem == "" && s.cfg.Offers.Metal && g.Stack == api.StackMetal && in.Technology != api.TechnologyVLAN {
+				field, problem = "name", "whole machines are ends of no tunnels, for their users could speak to any node; use a network of technology vlan"
+			}
 			if problem == "" && g.Stack == api.StackVM && network.Interface == api.InterfacePF {
 				field, problem = "interface", s.unguarded(in)
 			}

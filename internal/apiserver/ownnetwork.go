@@ -12,6 +12,9 @@ import (
 // ownNetworkFits refuses an own network of a technology that the site does not have. It adds the cell of a partition where the site has only one.
 // Whether a number is free is for the leader to find out, as it gives them.
 func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
+	if err := s.untunnelled(spec); err != nil {
+		return err
+	}
 	switch spec.Technology {
 	case "":
 		if s.switched(spec) {
@@ -33,6 +36,30 @@ func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
 			return f
 		}
 		spec.Cell = cell
+	}
+	return nil
+}
+
+// untunnelled refuses whole machines in a cluster whose network nodes carry by tunnels, or lead to the outside: the users of a machine, who are root there,
+// could speak to any node by the first, and no node carries their packets for the second.
+func (s *Server) untunnelled(spec *api.ClusterSpec) error {
+	metal := func(g api.Group) bool { return g.Stack == api.StackMetal }
+	i := slices.IndexFunc(spec.Groups, metal)
+	if !s.cfg.Offers.Metal || i < 0 {
+		return nil
+	}
+	name := spec.Groups[i].Name
+	mixed := slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return !metal(g) })
+	switch {
+	case spec.Egress:
+		return failFields(codeInvalidCluster, api.FieldProblem{
+			Location: "egress", Value: "true", Message: fmt.Sprintf("is not possible with whole machines (group %q): no node carries their packets; omit it", name),
+		})
+	case mixed && (spec.Technology == "" || spec.Technology == api.TechnologyVXLAN):
+		return failFields(codeInvalidCluster, api.FieldProblem{
+			Location: "technology", Value: string(spec.Technology),
+			Message: fmt.Sprintf("group %q has whole machines, which reach members on other stacks by no tunnel; write technology %s on a site with managed switches and trunks, or make two clusters", name, api.TechnologyVLAN),
+		})
 	}
 	return nil
 }

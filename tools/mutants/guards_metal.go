@@ -107,4 +107,18 @@ var metalGuards = []Mutant{
 		Replace: "r.Phase == api.MachineFailed:",
 		Test:    "./internal/decision TestAMachineInQuarantineDoesNotBootForAMember",
 	},
+	{
+		Guard:   "whole machines are ends of no tunnels",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    "case mixed && (",
+		Replace: "case false && (",
+		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
+	},
+	{
+		Guard:   "whole machines join no network of tunnels",
+		File:    "internal/apiserver/functions.go",
+		Find:    "s.cfg.Offers.Metal && g.Stack == api.StackMetal",
+		Replace: "false && g.Stack == api.StackMetal",
+		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
+	},
 }
