@@ -111,7 +111,7 @@ var metalGuards = []Mutant{
 		Guard:   "whole machines are ends of no tunnels",
 		File:    "internal/apiserver/ownnetwork.go",
 		Find:    "case mixed && (",
-		Replace: "case false && (",
+		Replace: "case mixed && false && (",
 		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
 	},
 	{
