@@ -145,3 +145,32 @@ func TestAMemberWhoseMachineDiesIsReplacedOnAnother(t *testing.T) {
 	}
 	s.run("cluster", "delete", "m1", "--yes")
 }
+
+// A cluster of whole machines grows and shrinks: the machine that it lets go of is cleaned and off, while the others go on.
+func TestAClusterOfWholeMachinesGrowsAndShrinks(t *testing.T) {
+	s := newSite(t, []vdc.MachineConfig{
+		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "b2", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB},
+	})
+	s.enrollInspected("b1", api.PowerRedfish)
+	s.enrollInspected("b2", api.PowerIPMI)
+	s.awaitInspected("b1", "b2")
+	s.run("cluster", "create", "m1", "--stack", "metal", "--env", "debian-mpi")
+	boot := s.run("cluster", "ssh", "m1", "--", "cat "+bootIDPath)
+	s.run("cluster", "scale", "m1", "--size", "2")
+	hosts := s.saidByRanks("m1", 4, "hostname")
+	slices.Sort(hosts)
+	if want := []string{"m1-0", "m1-0", "m1-1", "m1-1"}; !slices.Equal(hosts, want) {
+		t.Errorf("four ranks ran on %v, want %v", hosts, want)
+	}
+	s.refused("can't be frozen", "cluster", "pause", "m1")
+	members := s.cluster("m1").Status.Members
+	s.run("cluster", "scale", "m1", "--size", "1")
+	s.waitUntil(members[1].Node, "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil })
+	if again := s.run("cluster", "ssh", "m1", "--", "cat "+bootIDPath); again != boot {
+		t.Error("the first member booted again")
+	}
+	if hosts := s.saidByRanks("m1", 2, "hostname"); !slices.Equal(hosts, []string{"m1-0", "m1-0"}) {
+		t.Errorf("two ranks ran on %v", hosts)
+	}
+	s.run("cluster", "delete", "m1", "--yes")
+}
