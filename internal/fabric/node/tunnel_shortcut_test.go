@@ -347,9 +347,11 @@ func TestOthersRulesForTheUnderlayHold(t *testing.T) {
 	apply(t, n.fabric, lab.networks[0])
 	a, b := lab.members[0], lab.members[1]
 	heard := a.listen(t, memberLink)
+	var dropped []string
 	for range 3 {
-		frame, _ := b.marker(a)
+		frame, text := b.marker(a)
 		b.send(t, memberLink, frame)
+		dropped = append(dropped, text)
 	}
 	mustReach(t, lab.nodes[1].namespace, "the other node", underlayAddress(0).String())
 	own, end := a.marker(a)
@@ -358,8 +360,12 @@ func TestOthersRulesForTheUnderlayHold(t *testing.T) {
 	if !ok {
 		t.Fatal("a frame that the node sent did not arrive")
 	}
-	if len(frames) > 1 {
-		t.Errorf("%d frames arrived that somebody else's rules drop", len(frames)-1)
+	for _, frame := range frames { // others than these may be the kernels' own
+		for _, text := range dropped {
+			if bytes.Contains(frame, []byte(text)) {
+				t.Errorf("a frame arrived that somebody else's rules drop: %q", frame)
+			}
+		}
 	}
 }
 
