@@ -11,27 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/machine/cleaning/plan"
+	"github.com/nearmetal/nearmetal/internal/machine/sgio"
 )
-
-// ioctlSG is SG_IO, sgHeader struct sg_io_hdr (scsi/sg.h).
-const ioctlSG = 0x2285
-
-type sgHeader struct {
-	InterfaceID, Direction int32
-	CommandLen, SenseMax   byte
-	Segments               uint16
-	Length                 uint32
-	Data, Command, Sense   unsafe.Pointer
-	TimeoutMS, Flags       uint32
-	PackID                 int32
-	_                      int32
-	User                   unsafe.Pointer
-	Status, MaskedStatus   byte
-	MessageStatus, Written byte
-	HostStatus, Driver     uint16
-	Residual               int32
-	Duration, Info         uint32
-}
 
 // Commands (ACS-3, section 7), all of them on 512 bytes of data or on none.
 const (
@@ -96,11 +77,11 @@ func ataOf(fd int) ataDisk {
 func ataSend(fd int, command [16]byte, to direction, data []byte, timeoutMS uint32) (sense []byte, err error) {
 	sense = make([]byte, 32)
 	directions := map[direction]int32{noData: -1, dataOut: -2, dataIn: -3} // SG_DXFER_*
-	header := &sgHeader{
+	header := &sgio.Header{
 		InterfaceID: 'S', Direction: directions[to], CommandLen: byte(len(command)), SenseMax: byte(len(sense)), Length: uint32(len(data)),
 		Data: unsafe.Pointer(unsafe.SliceData(data)), Command: unsafe.Pointer(&command[0]), Sense: unsafe.Pointer(&sense[0]), TimeoutMS: timeoutMS,
 	}
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), ioctlSG, uintptr(unsafe.Pointer(header)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), sgio.Request, uintptr(unsafe.Pointer(header)))
 	runtime.KeepAlive(&command)
 	runtime.KeepAlive(data)
 	if errno != 0 {

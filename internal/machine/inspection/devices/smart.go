@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/machine/sgio"
 )
 
 // Wear is what a disk says of itself.
@@ -74,26 +76,6 @@ func (Machine) NVMeWear(name string) (Wear, error) {
 	return wear, nil
 }
 
-// sgIO is SG_IO, and its header struct sg_io_hdr (scsi/sg.h).
-const sgIO = 0x2285
-
-type sgHeader struct {
-	InterfaceID, Direction int32
-	CommandLen, SenseMax   byte
-	Segments               uint16
-	Length                 uint32
-	Data, Command, Sense   unsafe.Pointer
-	TimeoutMS, Flags       uint32
-	PackID                 int32
-	_                      int32
-	User                   unsafe.Pointer
-	Status, MaskedStatus   byte
-	MessageStatus, Written byte
-	HostStatus, Driver     uint16
-	Residual               int32
-	Duration, Info         uint32
-}
-
 // ATAWear asks a SATA disk for its SMART status: command 0xb0 with feature 0xda (ACS-3, section 7.48.9), sent by ATA PASS-THROUGH(16)
 // with the registers returned in the sense data (SAT-3, section 12.2). Disks behind RAID controllers that hide them say nothing.
 func (Machine) ATAWear(name string) (Wear, error) {
@@ -104,11 +86,11 @@ func (Machine) ATAWear(name string) (Wear, error) {
 	defer file.Close()
 	command := [16]byte{0: 0x85, 1: 3 << 1, 2: 0x20, 4: 0xda, 10: 0x4f, 12: 0xc2, 14: 0xb0} // non-data, CK_COND, the signature C2 4F
 	sense := make([]byte, 32)
-	header := &sgHeader{
+	header := &sgio.Header{
 		InterfaceID: 'S', Direction: -1, CommandLen: byte(len(command)), SenseMax: byte(len(sense)),
 		Command: unsafe.Pointer(&command[0]), Sense: unsafe.Pointer(&sense[0]), TimeoutMS: 5000,
 	}
-	err = ioctl(int(file.Fd()), sgIO, unsafe.Pointer(header))
+	err = ioctl(int(file.Fd()), sgio.Request, unsafe.Pointer(header))
 	runtime.KeepAlive(&command)
 	runtime.KeepAlive(sense)
 	if absent(err) {
