@@ -138,7 +138,7 @@ type Provision struct {
 	Target time.Duration
 	// BootDeadline is how long it may take before it has failed.
 	BootDeadline time.Duration
-	// VerifyEvery is how long a machine may be off before it is woken to prove that it still boots; 0: for ever.
+	// VerifyEvery is how long a machine may be off before it is woken to prove that it still boots; 0: it is never woken.
 	VerifyEvery time.Duration
 }
 

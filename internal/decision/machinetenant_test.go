@@ -13,14 +13,7 @@ import (
 // given is a machine that was inspected and is off, and then given to a member.
 func given(t *testing.T) *machine {
 	t.Helper()
-	m := newMachine(t)
-	m.inspect()
-	m.report()
-	m.carryOut()
-	m.after(time.Minute)
-	m.settle()
-	m.carryOut()
-	m.want(api.MachineOff)
+	m := resting(t)
 	m.in.Tenant = &lifecycle.TenantSeen{Assignment: "a.1", Cluster: "c1", Environment: "debian-mpi", Digest: "sha256:placed"}
 	m.settle()
 	return m
@@ -190,7 +183,7 @@ func TestAMachineThatIsNotCleanBootsNothingElse(t *testing.T) {
 	m.request(api.PowerActionOn, "rescue", true)
 	m.want(api.MachineOff)
 	if !slices.Contains(m.events, lifecycle.EventMachineRefused) {
-		t.Errorf("nobody is told: %v", m.events)
+		t.Errorf("no event says why: %v", m.events)
 	}
 	m.wantTenant("a.1")
 }

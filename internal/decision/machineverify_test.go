@@ -39,7 +39,7 @@ func TestAMachineThatHasBeenOffForLongProvesThatItStillBoots(t *testing.T) {
 	m.want(api.MachineInspecting)
 	m.wantOrder(lifecycle.OrderWake)
 	if !slices.Contains(m.events, lifecycle.EventMachineVerifying) {
-		t.Errorf("nobody is told why: %v", m.events)
+		t.Errorf("no event says why: %v", m.events)
 	}
 	m.report()
 	m.want(api.MachineStopping)

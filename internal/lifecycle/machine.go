@@ -20,7 +20,7 @@ type MachineDeadlines struct {
 	Attempts int
 	// Silence is how long a machine that was told to go off, and whose power can't be read, must be silent until that is believed.
 	Silence time.Duration
-	// Verify is how long a machine that is off may rest before it is woken to prove that it still boots; 0: for ever.
+	// Verify is how long a machine that is off may rest before it is woken to prove that it still boots; 0: it is never woken.
 	Verify time.Duration
 }
 
@@ -422,10 +422,11 @@ func (in MachineInput) ready() []MachineOperation {
 
 // vanished looks whether a machine that was ready restarted or lost its power by itself: nothing is left of what it ran.
 func (in MachineInput) vanished() []MachineOperation {
-	if in.Record.Tenant != nil {
-		return in.tenantVanished()
-	}
-	if in.restarted() {
+	switch {
+	case !in.restarted():
+	case in.Record.Tenant != nil: // a member that is gone is replaced, and its machine cleaned first
+		return in.fail("restarted unexpectedly; its member is replaced")
+	default:
 		return in.bootsAgain()
 	}
 	lost, look := in.lostPower()

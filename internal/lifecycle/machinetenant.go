@@ -80,25 +80,6 @@ func (in MachineInput) tenantLeaves() []MachineOperation {
 	return nil
 }
 
-// tenantVanished is a machine that ended under its member by itself: its power is gone, or it was started anew. Nothing is left of what the member was, so
-// the member is lost, and replaced.
-func (in MachineInput) tenantVanished() []MachineOperation {
-	if in.restarted() {
-		return in.fail("restarted unexpectedly; its member is replaced")
-	}
-	lost, look := in.lostPower()
-	switch {
-	case lost:
-		return []MachineOperation{
-			SetMachinePhase{To: api.MachineOff, Message: "lost power unexpectedly"},
-			machineEvent(in, EventMachineLostPower, "machine %s lost its power", in.Record.Name),
-		}
-	case !look.IsZero():
-		return []MachineOperation{WakeAt{Time: look}}
-	}
-	return nil
-}
-
 // dirty says, in words, whom a machine was given to after whom it has not been cleaned; empty: to nobody.
 func (in MachineInput) dirty() string {
 	if t := in.Record.Tenant; t != nil {

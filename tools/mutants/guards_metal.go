@@ -47,8 +47,8 @@ var metalGuards = []Mutant{
 	{
 		Guard:   "a machine that restarts under its member is not booted for it again",
 		File:    "internal/lifecycle/machine.go",
-		Find:    "if in.Record.Tenant != nil {\n\t\treturn in.tenantVanished()",
-		Replace: "if false {\n\t\treturn in.tenantVanished()",
+		Find:    "case in.Record.Tenant != nil: // a member",
+		Replace: "case false: // a member",
 		Test:    "./internal/decision TestAMemberWhoseMachineRestartsIsLostAndTheMachineIsNotBootedForItAgain",
 	},
 	{

@@ -44,7 +44,7 @@ func newMachine(t *testing.T) *machine {
 	if err := os.WriteFile(filepath.Join(m.tools, "member"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // what a case that failed leaves would run for ever
+	t.Cleanup(func() { // a failed case must leave no process
 		if r, err := m.driver().recall(); err == nil && r != nil {
 			if err := pidfd.Kill(context.Background(), r.PID, r.runs); err != nil {
 				t.Error(err)

@@ -43,7 +43,7 @@ const (
 
 // Site is an executor on the switches of one fabric. It implements site.Site.
 //
-// A switch that does not answer, or that has not taken the newest desired state, keeps no other from being changed and read: its own ports are unknown.
+// A switch that does not answer, or that has not applied the newest desired state, keeps no other from being changed and read: its own ports are unknown.
 type Site struct {
 	settings Settings
 	places   map[string]bool
@@ -252,7 +252,7 @@ func (s *Site) Observe(ctx context.Context) (site.Observation, error) {
 // untold is why a switch's ports prove nothing yet: it has not taken what this executor has told the others.
 func (s *Site) untold(r Reading) string {
 	if s.epoch != (lifecycle.Epoch{}) && r.Epoch != s.epoch && r.Epoch.Accept(s.epoch) == nil {
-		return "its switch has not taken the newest desired state"
+		return "its switch has not applied the newest desired state"
 	}
 	return ""
 }

@@ -90,7 +90,7 @@ func TestASilentSwitchKeepsNoOtherFromItsNetworks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := seen.Clean(second, 100, "leaf2/swp1"); err == nil || !strings.Contains(err.Error(), "its switch has not taken the newest desired state") {
+	if err := seen.Clean(second, 100, "leaf2/swp1"); err == nil || !strings.Contains(err.Error(), "its switch has not applied the newest desired state") {
 		t.Errorf("the port of a switch that was not told: %v", err)
 	}
 	seen = applied(t, s, 2)
