@@ -121,4 +121,18 @@ var metalGuards = []Mutant{
 		Replace: "false && g.Stack == api.StackMetal",
 		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
 	},
+	{
+		Guard:   "the identity of a machine that is a member names the member",
+		File:    "internal/machine/bootapi/hello.go",
+		Find:    "\t\tmade.Member = b.Member\n",
+		Replace: "",
+		Test:    "./internal/machine/bootapi TestTheIdentityOfAMachineThatIsAMemberNamesTheMember",
+	},
+	{
+		Guard:   "a node that is a member is known by its identity",
+		File:    "internal/server/machines.go",
+		Find:    "n.Identity.Member != \"\"",
+		Replace: "n.Identity.Member == \"never\"",
+		Test:    "./internal/server TestWhatIsStoredOfAMachineThatIsAMemberIsWhatWasInspected",
+	},
 }

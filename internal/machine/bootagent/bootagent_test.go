@@ -162,6 +162,11 @@ func TestTheNodeAgentIsToldWhoItIs(t *testing.T) {
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	w.Purpose = api.BootMember // its users' programs get no functions of adapters from it, nor does anybody else
+	got = strings.Join(agentArguments("/run/nearmetal/agent/nearmetal", w, n, 5<<30, false, "52:54:00:00:00:01", ""), " ")
+	if !strings.HasSuffix(got, "--boot-generation 12 --memory 5120MiB --in-ram --as-member 52:54:00:00:00:01") {
+		t.Errorf("on a machine that is a member it is told: %s", got)
+	}
 }
 
 func TestOnlyTheRightAgentBinaryIsKept(t *testing.T) {

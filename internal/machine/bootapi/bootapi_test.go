@@ -109,7 +109,7 @@ func (s *site) phase(phase api.MachinePhase, purpose api.BootPurpose, generation
 	s.synced()
 	revision, err := s.leader.CommitMachine(s.t.Context(), s.cache.View().Machine("n1"), state.MachineWrite{Record: api.MachineRecord{
 		Name: "n1", UID: "u1", Phase: phase, Generation: generation,
-		Boot: &api.Boot{Generation: generation, Purpose: purpose, Environment: "debian-mpi", Digest: string(s.digest)},
+		Boot: &api.Boot{Generation: generation, Purpose: purpose, Environment: "debian-mpi", Digest: string(s.digest), Member: memberOf(purpose)},
 	}})
 	if err != nil {
 		s.t.Fatal(err)
@@ -117,6 +117,14 @@ func (s *site) phase(phase api.MachinePhase, purpose api.BootPurpose, generation
 	if _, err := s.cache.WaitRevision(s.t.Context(), revision); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+// memberOf is the assignment that a machine boots for, by the purpose of its boot.
+func memberOf(purpose api.BootPurpose) string {
+	if purpose == api.BootMember {
+		return "c1.m-0.1"
+	}
+	return ""
 }
 
 // synced waits until the cache has all that was written.
