@@ -347,6 +347,7 @@ func (l life) act(name string, do func()) {
 		l.arms.arm(mark)
 	}
 	do()
+	l.waitForMarks(name)
 	for _, mark := range l.volley {
 		if pid, hit := l.arms.disarm(mark); hit {
 			l.died[name] = append(l.died[name], mark)
@@ -354,6 +355,18 @@ func (l life) act(name string, do func()) {
 		}
 	}
 	l.waitForNodes(3)
+}
+
+// waitForMarks waits until somebody has died at each armed mark that the act can't do without. What the act waits for may be seen before its last
+// step is done: a floating address is off its link before the connections through it are forgotten. A mark that nobody comes by is told in the end.
+func (l life) waitForMarks(act string) {
+	l.t.Helper()
+	end := time.Now().Add(30 * time.Second)
+	for _, mark := range acts[act] {
+		if slices.Contains(l.volley, mark) {
+			l.eventually(time.Minute, "somebody to come by "+mark, func() bool { return !l.arms.armed(mark) || time.Now().After(end) })
+		}
+	}
 }
 
 // retry runs a command again while the server is away. Its second try may find what the first, unheard, has done.

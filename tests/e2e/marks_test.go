@@ -163,6 +163,12 @@ func (a armory) arm(mark string) {
 	}
 }
 
+// armed tells whether nobody has come by the mark since it was armed.
+func (a armory) armed(mark string) bool {
+	_, err := os.Lstat(filepath.Join(a.dir, mark))
+	return err == nil
+}
+
 // disarm takes the mark back; if a process died there, it returns its ID.
 func (a armory) disarm(mark string) (pid int, died bool) {
 	a.t.Helper()
