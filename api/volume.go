@@ -1,6 +1,9 @@
 package api
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // VolumeAccess says which clusters may have a volume attached at one time.
 type VolumeAccess string
@@ -160,6 +163,9 @@ type VolumeClaim struct {
 	Number int64 `json:"number,omitempty"`
 	// Detaching: the member is to let go of it. It is claimed until the member's node reports that the member has.
 	Detaching bool `json:"detaching,omitempty"`
+	// Server is where Node serves the volume to members that have whole machines: an address on the cluster's own network that is no member's. It is not
+	// valid in a cluster without such members.
+	Server netip.Addr `json:"server,omitzero"`
 }
 
 // VolumePlace is where the volumes of a group lie: its members go there, or to nodes that reach them there. The zero value is of a group without
@@ -174,6 +180,8 @@ type VolumePlace struct {
 	// Unplaced can't be had now, and Why is the reason. Away: its node is not heard of.
 	Unplaced, Why string
 	Away          bool
+	// Machines: the members have whole machines, each of which reaches what is served.
+	Machines bool
 }
 
 // VolumeAttachment is a volume that a cluster asks for.
@@ -234,4 +242,6 @@ type VolumeSharing struct {
 	Blocks bool `json:"blocks,omitempty"`
 	// Encrypts: the agent can have volumes cross within WireGuard, as a site with an encrypted underlay wants.
 	Encrypts bool `json:"encrypts,omitempty"`
+	// Machines: the agent can serve volumes to members with whole machines, on the VLANs of their networks.
+	Machines bool `json:"machines,omitempty"`
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/metal"
 	"github.com/nearmetal/nearmetal/internal/fabric/whole"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
+	"github.com/nearmetal/nearmetal/internal/volume/nfs"
 )
 
 // bootedLayers is where the boot agent has the layers of the image that it booted the machine from.
@@ -30,6 +31,7 @@ func runAsMember(ctx context.Context, cfg Config, opts config.Agent, underlay ne
 		return err
 	}
 	defer endPeers()
+	cfg.Sharer = nfs.NewMachine(filepath.Join(cfg.StateDir, "volumes"))
 	cfg.Node, cfg.HomeDir = node, filepath.Join(opts.StateDir, "home")
 	cfg.Inspect = func(context.Context) []api.EnvironmentOnNode { return nil }
 	cfg.Drivers = []driver.Driver{metal.New(metal.Config{StateDir: cfg.StateDir, Attacher: networks, Program: members.Binary, Layers: bootedLayers, Root: "/"})}

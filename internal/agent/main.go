@@ -107,7 +107,7 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	if err != nil {
 		return err
 	}
-	if err := openVolumes(&cfg, opts, networks.Underlay, underlay, dir, members.Binary, key != ""); err != nil {
+	if err := openVolumes(&cfg, opts, networks, underlay, dir, members.Binary, key != ""); err != nil {
 		return err
 	}
 	endResponder, err := openResponder(ctx, &cfg)

@@ -31,6 +31,13 @@ type networks struct {
 // has reports whether the networks of all ports of a member are in force, with the ports' identities pinned.
 func (n *networks) has(m *driver.Member) bool { return n.ok && hold(n.applied, m) }
 
+// hasPort reports whether the network of a port is in force that is no member's.
+func (n *networks) hasPort(id string) bool {
+	return n.ok && slices.ContainsFunc(n.applied, func(network fabric.Network) bool {
+		return slices.ContainsFunc(network.Ports, func(p fabric.Port) bool { return p.ID == id })
+	})
+}
+
 // makes reports whether they are being made.
 func (n *networks) makes(m *driver.Member) bool { return n.busy && hold(n.making, m) }
 
@@ -71,6 +78,20 @@ func (a *Agent) wantedNetworks() []fabric.Network {
 				needed[network.Index] = map[string]bool{}
 			}
 			needed[network.Index][id] = true
+		}
+	}
+	served := map[string]bool{} // by the IDs of ports: volumes are served there as long as anything is left of that
+	for cluster, s := range a.sharings.states {
+		served[volume.PortID(cluster)] = s.found != nil || s.want != nil && s.want.Port != nil
+	}
+	for _, network := range a.desired.Networks {
+		for _, port := range network.Ports {
+			if served[port.ID] {
+				if needed[network.Index] == nil {
+					needed[network.Index] = map[string]bool{}
+				}
+				needed[network.Index][port.ID] = true
+			}
 		}
 	}
 	connected := func(n api.Network) bool {

@@ -13,7 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/cgroup"
 	"github.com/nearmetal/nearmetal/internal/config"
-	"github.com/nearmetal/nearmetal/internal/fabric"
+	fabricnode "github.com/nearmetal/nearmetal/internal/fabric/node"
 	"github.com/nearmetal/nearmetal/internal/fabric/shaper"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/netns"
@@ -69,7 +69,7 @@ func volumeImages(opts config.Agent, at, dir string) (imagepool.Images, error) {
 }
 
 // openVolumes opens the node's pool, and what carries volumes between nodes over the link that bears the underlay.
-func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fabric.Underlay, error), underlay netip.Addr, dir, program string, encrypts bool) (err error) {
+func openVolumes(cfg *Config, opts config.Agent, networks *fabricnode.Fabric, underlay netip.Addr, dir, program string, encrypts bool) (err error) {
 	if cfg.Volumes, err = openPool(opts, dir, program); err != nil {
 		return err
 	}
@@ -88,10 +88,13 @@ func openVolumes(cfg *Config, opts config.Agent, link func(context.Context) (fab
 		root, socket = cfg.Volumes.Root, cfg.Volumes.Socket
 	}
 	mtu := func(ctx context.Context) (int, error) {
-		u, err := link(ctx)
+		u, err := networks.Underlay(ctx)
 		return u.MTU, err
 	}
-	cfg.Sharer = nfs.New(nfs.Config{Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Encrypts: encrypts, SetPeers: shaper.SetPeers, Root: root, Socket: socket, Program: program})
+	cfg.Sharer = nfs.New(nfs.Config{
+		Dir: filepath.Join(dir, "sharing"), Host: host, Underlay: underlay, UnderlayMTU: mtu, Encrypts: encrypts, SetPeers: shaper.SetPeers, Root: root,
+		Socket: socket, Program: program, Attacher: networks,
+	})
 	return nil
 }
 

@@ -45,6 +45,9 @@ func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 			return // its end wakes the loop
 		}
 	}
+	if a.bringsBack() {
+		return // so does that
+	}
 	if now.Before(a.power.next) {
 		a.wakeAt(a.power.next)
 		return

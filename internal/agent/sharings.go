@@ -94,6 +94,7 @@ func (a *Agent) convergeSharings(ctx context.Context, now time.Time) {
 		switch {
 		case next == nil && (s.found == nil || a.sharings.looking): // nothing is there, or that is being looked at
 		case next != nil && s.found == nil && next.Encrypted && !a.seals(next): // it could send nothing yet
+		case next != nil && next.Port != nil && !a.networks.hasPort(next.Port.ID): // it could not be attached yet
 		case next != nil && s.applied != nil && reflect.DeepEqual(*s.applied, *next) && (a.sharings.looking || !s.lacksProcess()):
 		case now.Before(s.attempts.NextTry):
 			a.wakeAt(s.attempts.NextTry)
@@ -132,7 +133,7 @@ func (a *Agent) nextOfSharing(cluster string, s *sharingState) *volume.Sharing {
 			}
 		}
 	}
-	if !next.Client && len(next.Clients)+len(next.Reaches) == 0 {
+	if !next.Client && !next.Serving() && len(next.Reaches) == 0 {
 		return nil
 	}
 	return &next
@@ -177,6 +178,16 @@ func (a *Agent) reaches(m *memberState) bool {
 	return slices.ContainsFunc(m.assigned.Volumes, func(c api.VolumeClaim) bool {
 		return slices.Contains(s.found.Reaches, c.UID) && !a.needs(c.UID, cluster)
 	})
+}
+
+// bringsBack reports whether what members wrote to volumes of other nodes is still on its way there.
+func (a *Agent) bringsBack() bool {
+	for _, s := range a.sharings.states {
+		if s.busy || s.found != nil && len(s.found.Reaches) > 0 && s.attempts.LastError == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // attached reports whether the pool has a volume attached for a cluster.
@@ -275,7 +286,7 @@ func (a *Agent) unsettled(cluster string) string {
 	settled := s.want == nil || s.want.Settled
 	if s.found != nil {
 		for _, c := range s.found.Clients {
-			settled = settled && s.want != nil && slices.Contains(s.want.Clients, c)
+			settled = settled && s.want != nil && s.want.LetsIn(c)
 		}
 	}
 	if settled {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"reflect"
@@ -401,4 +402,90 @@ func TestABlockVolumeIsServedOnceNoMachineThatIsToGoHasIt(t *testing.T) {
 			t.Errorf("block volume %t, with one that stays: %+v", block, s)
 		}
 	}
+}
+
+// A node serves volumes to whole machines on their cluster's network, though it has no member there, and only once that network's rules are in force.
+func TestANodeIsOnTheNetworkOfWholeMachinesBeforeItServesThem(t *testing.T) {
+	crossing, ports := fake.NewCrossing(), &fabricfake.Fabric{}
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	a.cfg.Fabric, a.networks.apply = ports, a.applyNetworks
+	machine := netip.MustParseAddr("10.64.0.2")
+	port := fabric.Port{ID: volume.PortID("u1"), Address: netip.MustParseAddr("10.64.0.9"), MAC: "02:6e:00:07:00:09", Interface: volume.PortInterface}
+	own := fabric.Network{
+		Network: api.Network{UID: "u1", Index: 7, Technology: api.TechnologyVLAN, VLAN: 120, Prefix: netip.MustParsePrefix("10.64.0.0/24"), Gateway: netip.MustParseAddr("10.64.0.1")},
+		Ports:   []fabric.Port{port, {ID: "u1.stray.1", Address: netip.MustParseAddr("10.64.0.8"), MAC: "02:6e:00:07:00:08"}},
+	}
+	settle := func() {
+		a.convergeNetworks(t.Context(), a.cfg.Clock.Now())
+		for a.networks.busy {
+			(<-a.events)()
+		}
+	}
+	a.wantVolumes(&agentstream.Desired{Volumes: []volume.Volume{wantedVolume("u1")}})
+	a.desired = sharing(func(s *volume.Sharing) {
+		s.Peers, s.Serves, s.Machines = nil, []volume.Share{{UID: volumeUID}}, []netip.Addr{machine}
+		s.Port = &volume.Port{ID: port.ID, Network: 7, Address: port.Address, MAC: port.MAC}
+	})
+	a.desired.Networks = []fabric.Network{own}
+	a.wantSharings(a.desired)
+	settleSharings(t, a)
+	if state, there := crossing.State("u1"); there {
+		t.Errorf("before its port's rules are in force there is %+v", state)
+	}
+	settle()
+	if got := a.networks.applied; len(got) != 1 || len(got[0].Ports) != 1 || got[0].Ports[0] != port {
+		t.Errorf("applied are %+v, want the port of the volumes alone", got)
+	}
+	settleSharings(t, a)
+	if state, _ := crossing.State("u1"); !slices.Equal(state.Clients, []netip.Addr{machine}) {
+		t.Errorf("once they are, there is %+v", state)
+	}
+	if why := a.unsettled("u1"); why != "" {
+		t.Errorf("members wait, with none to shut out: %s", why)
+	}
+	crossing.Put(volume.SharingState{ClusterUID: "u1", Serves: []string{volumeUID}, Clients: []netip.Addr{machine, netip.MustParseAddr("10.64.0.3")}})
+	a.lookAtSharings(t.Context(), a.cfg.Clock.Now())
+	(<-a.events)()
+	if why := a.unsettled("u1"); why == "" {
+		t.Error("members begin while a machine is let in that was lost")
+	}
+	// Nobody is to be served any more: the network stays until that has ended.
+	crossing.Fail(errors.New("a machine does not let go"))
+	a.desired = &agentstream.Desired{Networks: []fabric.Network{own}}
+	a.wantSharings(a.desired)
+	settleSharings(t, a)
+	settle()
+	if len(a.networks.applied) != 1 {
+		t.Error("the network is gone before its volumes are no longer served")
+	}
+	a.sharings.states["u1"].retry(a)
+	settleSharings(t, a)
+	settle()
+	if _, there := crossing.State("u1"); there || len(a.networks.applied) != 0 {
+		t.Errorf("it is served: %t; networks %+v", there, a.networks.applied)
+	}
+}
+
+// A machine goes off once what its member wrote to volumes of other nodes has been brought there.
+func TestAMachineGoesOffOnceVolumesOfOtherNodesAreGivenBack(t *testing.T) {
+	crossing := fake.NewCrossing()
+	a := withSharing(t, fake.NewDisk(1<<40), crossing)
+	off := make(chan struct{}, 1)
+	a.cfg.PowerOff = func(context.Context) error { off <- struct{}{}; return nil }
+	a.wantSharings(sharing(client(true)))
+	m := farMember(t, a)
+	settleSharings(t, a)
+	a.desired = sharing(client(true))
+	a.desired.PowerOff = &agentstream.PowerOff{BootGeneration: a.cfg.Node.BootGeneration}
+	delete(a.members, m.id)
+	a.convergePower(t.Context(), a.cfg.Clock.Now())
+	if a.power.busy {
+		t.Fatal("it goes off while a volume of another node is attached")
+	}
+	settleSharings(t, a)
+	a.convergePower(t.Context(), a.cfg.Clock.Now())
+	if !a.power.busy {
+		t.Fatal("it does not go off once the volume was given back")
+	}
+	<-off
 }

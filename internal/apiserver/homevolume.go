@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -25,13 +26,21 @@ func (s *Server) homeOf(req api.ClusterRequest, made *state.Cluster) api.Cluster
 	case made != nil:
 		return made.Intent.Spec.Home
 	}
-	// A volume at /home is the home then, and members on whole machines have no volumes.
+	// A volume at /home is the home then. Whole machines have volumes only where a node serves some to them.
 	atHome := slices.ContainsFunc(req.Volumes, func(v api.VolumeAttachment) bool { return path.Clean(v.Path) == "/home" })
 	metal := req.Stack == api.StackMetal || slices.ContainsFunc(req.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal })
-	if atHome || metal {
+	if atHome || metal && !s.servesMachines() {
 		return req.Home
 	}
 	return api.ClusterHome{Kind: api.HomeOfUser}
+}
+
+// servesMachines reports whether the site can have a volume reach whole machines.
+func (s *Server) servesMachines() bool {
+	view := s.cfg.Reader.View()
+	return len(s.cfg.Offers.Switches) > 0 && slices.ContainsFunc(view.Nodes, func(n *state.Node) bool {
+		return situation.UnservedToMachines(view, s.cfg.Encrypted, n.Name) == ""
+	})
 }
 
 // ensureHome makes the home of a cluster's user in its project, if the cluster asks for it and there is none yet.

@@ -15,11 +15,13 @@ func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
 	if err := s.untunnelled(spec); err != nil {
 		return err
 	}
+	if spec.Technology == "" && s.switched(spec) {
+		spec.Technology = api.TechnologyVLAN
+	}
+	if err := s.reachesVolumes(spec); err != nil {
+		return err
+	}
 	switch spec.Technology {
-	case "":
-		if s.switched(spec) {
-			spec.Technology = api.TechnologyVLAN
-		}
 	case api.TechnologyVLAN:
 		if s.switched(spec) { // whatever the nodes encrypt, a whole machine's own port carries it
 			return nil
@@ -60,6 +62,24 @@ func (s *Server) untunnelled(spec *api.ClusterSpec) error {
 			Location: "technology", Value: string(spec.Technology),
 			Message: fmt.Sprintf("group %q has whole machines, which reach members on other stacks by no tunnel; write technology %s on a site with managed switches and trunks, or make two clusters", name, api.TechnologyVLAN),
 		})
+	}
+	return nil
+}
+
+// reachesVolumes refuses volumes for whole machines without a VLAN of their own: nodes know such a machine by its address, which any other machine on a shared
+// Ethernet could take.
+func (s *Server) reachesVolumes(spec *api.ClusterSpec) error {
+	i := slices.IndexFunc(spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal })
+	if !s.cfg.Offers.Metal || i < 0 || spec.Technology == api.TechnologyVLAN && len(s.cfg.Offers.Switches) > 0 {
+		return nil
+	}
+	why := fmt.Sprintf("is a volume, which whole machines (group %q) have over a VLAN that the site's switches make for the cluster: start its servers with --ethernet, or use the stack %q or %q",
+		spec.Groups[i].Name, api.StackContainer, api.StackVM)
+	switch {
+	case len(spec.Volumes) > 0:
+		return failFields(codeInvalidCluster, api.FieldProblem{Location: "volumes[0]", Value: spec.Volumes[0].Name, Message: why})
+	case spec.Home.Kind == api.HomeOfUser || spec.Home.Bounded():
+		return failFields(codeInvalidCluster, api.FieldProblem{Location: "home", Value: cmp.Or(spec.Home.Kind, spec.Home.Size.String()), Message: why})
 	}
 	return nil
 }

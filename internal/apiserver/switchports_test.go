@@ -121,3 +121,68 @@ func bodyOf(t *testing.T, resp *http.Response) string {
 	}
 	return string(text)
 }
+
+func TestWholeMachinesHaveVolumesOverAVLANOnly(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+		c.Offers.Metal, c.VLANs = true, api.VLANPool{First: 100, Last: 109}
+		c.Offers.Switches = map[string]map[string]bool{"lan": {"sw/a": false}}
+	})
+	shared := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Offers.Metal, c.UserHomes = true, true })
+	metal := func(change func(*api.ClusterRequest)) api.ClusterRequest {
+		req := api.ClusterRequest{Stack: api.StackMetal}
+		change(&req)
+		return req
+	}
+	volume := metal(func(r *api.ClusterRequest) { r.Volumes = []api.VolumeAttachment{{Name: "data"}} })
+	home := metal(func(r *api.ClusterRequest) { r.Home = api.ClusterHome{Kind: api.HomeOfUser} })
+	sized := metal(func(r *api.ClusterRequest) { r.Home = api.ClusterHome{Size: 1 << 30} })
+	for i, tt := range []struct {
+		site *apiservertest.Site
+		req  api.ClusterRequest
+		at   string
+	}{
+		{s, volume, ""}, {s, home, ""}, {s, sized, ""},
+		{shared, volume, "volumes[0]"}, {shared, home, "home"}, {shared, sized, "home"},
+		{s, metal(func(r *api.ClusterRequest) { r.Technology, r.Volumes = api.TechnologyVXLAN, volume.Volumes }), "volumes[0]"},
+		{shared, metal(func(r *api.ClusterRequest) { r.Home = api.ClusterHome{Kind: api.HomeNone} }), ""},
+		{shared, metal(func(*api.ClusterRequest) {}), ""}, // whose home is its own, whatever the site's default
+	} {
+		if i == 0 {
+			if _, err := s.Client().CreateVolume(t.Context(), api.VolumeRequest{Name: "data", Size: 64 << 20}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tt.req.Name = "c" + fmt.Sprint(i)
+		_, err := tt.site.Client().CreateCluster(t.Context(), tt.req)
+		if tt.at == "" {
+			if err != nil {
+				t.Errorf("%+v: %v", tt.req, err)
+			}
+			continue
+		}
+		if !client.HasCode(err, "invalid_cluster") || !strings.Contains(fmt.Sprintf("%+v", err), tt.at) || !strings.Contains(fmt.Sprintf("%+v", err), "over a VLAN that the site's switches make") {
+			t.Errorf("%+v: got %+v, want a refusal of %s", tt.req, err, tt.at)
+		}
+	}
+}
+
+func TestTheHomeOfAUserReachesWholeMachinesByDefaultWhereANodeServesIt(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) {
+		c.Offers.Metal, c.UserHomes, c.VLANs = true, true, api.VLANPool{First: 100, Last: 109}
+		c.Offers.Switches = map[string]map[string]bool{"lan": {"sw/a": false}}
+	})
+	home := func(name string) string {
+		got, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: name, Stack: api.StackMetal})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Spec.Home.Kind
+	}
+	if kind := home("before"); kind != "" {
+		t.Errorf("without a node that serves machines the home is %q", kind)
+	}
+	s.AddServingNode("n1")
+	if kind := home("after"); kind != api.HomeOfUser {
+		t.Errorf("with a node that serves machines the home is %q", kind)
+	}
+}

@@ -249,7 +249,7 @@ func (p *pass) place(a *answer, numbers *placement.Numbers) (decision.Change, er
 			return p.unplaced(a, err, numbers)
 		}
 		pinImages(p.view, c, assignments)
-		if err := attachVolumes(p.view, c, assignments); err != nil {
+		if err := attachVolumes(p.view, c, assignments, &at); err != nil {
 			return p.unplaced(a, err, numbers)
 		}
 		at.Held = append(at.Held, assignments...)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -199,6 +200,17 @@ func (n *carried) replace(uid string, before, after map[string]nodeNetwork, dirt
 		}
 		n.byNode[node][uid] = next
 		dirty[node] = true
+	}
+}
+
+// servedFrom are the clusters, by UID, whose own network is on a node.
+func (n *carried) servedFrom(node string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, on := range n.byNode[node] {
+			if on.network.ClusterUID != "" && !yield(on.network.ClusterUID) {
+				return
+			}
+		}
 	}
 }
 

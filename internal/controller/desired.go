@@ -172,6 +172,11 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 		for _, c := range view.ClustersOnNode(n.Name) {
 			names[c.Name()] = true
 		}
+		for uid := range d.networks.servedFrom(n.Name) {
+			if c := view.ClusterByUID(uid); c != nil {
+				names[c.Name()] = true
+			}
+		}
 	}
 	return slices.Sorted(maps.Keys(names))
 }

@@ -141,6 +141,9 @@ func (p *pass) takeNumbers(a *answer, at *placement.Decision, numbers *placement
 		at.Further[g.Name], at.Own[g.Name] = g.Networks, g.OwnNetwork()
 		members += g.Size + g.Spares
 	}
+	if placement.HasMachines(&c.Intent.Spec) {
+		members += len(api.VolumesOf(&c.Intent)) // their nodes have addresses, too
+	}
 	if c.Record != nil && len(c.Record.Networks) > 0 {
 		if err := p.knownNetworks(c, at, members); err != nil {
 			return nil, nil, err

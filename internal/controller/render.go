@@ -2,6 +2,7 @@ package controller
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"runtime"
 	"slices"
@@ -17,9 +18,11 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/member/membercert"
 	"github.com/nearmetal/nearmetal/internal/member/mungekey"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/portgroups"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
 // rendered is a cluster as its nodes should have it. What stays the same from one rendering to the next is shared by both, so that comparing
@@ -75,13 +78,15 @@ type whereabouts struct {
 	// or let go is none: whatever runs on there under an old identity reaches nobody.
 	nodes, peers map[string]bool
 	lost         map[string]bool
+	// servers are the nodes that serve volumes on the cluster's own network, each with a claim that says so.
+	servers map[string]*api.VolumeClaim
 	// together are those that were let go of with the whole cluster, and not before it. Cutting them off one from another first would only
 	// take time.
 	together map[string]bool
 }
 
 func whereaboutsOf(c *state.Cluster) whereabouts {
-	w := whereabouts{nodes: map[string]bool{}, peers: map[string]bool{}, together: map[string]bool{}, lost: lostBy(c)}
+	w := whereabouts{nodes: map[string]bool{}, peers: map[string]bool{}, together: map[string]bool{}, lost: lostBy(c), servers: map[string]*api.VolumeClaim{}}
 	deleting := c.Record.Phase == api.ClusterDeleting
 	for a := range c.Held() {
 		if a.Spare {
@@ -94,6 +99,11 @@ func whereaboutsOf(c *state.Cluster) whereabouts {
 		}
 	}
 	for a, ref := range c.AllWithRef() {
+		for i := range a.Volumes {
+			if claim := &a.Volumes[i]; claim.Server.IsValid() {
+				w.servers[claim.Node] = claim
+			}
+		}
 		if !ref.Releasing {
 			continue
 		}
@@ -103,6 +113,15 @@ func whereaboutsOf(c *state.Cluster) whereabouts {
 		}
 	}
 	return w
+}
+
+// reaching are the nodes that others reach over the cluster's networks.
+func (w *whereabouts) reaching() map[string]bool {
+	all := maps.Clone(w.peers)
+	for node := range w.servers {
+		all[node] = true
+	}
+	return all
 }
 
 // render computes what a cluster has on every node it is on. With an error it is incomplete, in that peers are missing, or nil. before is
@@ -119,7 +138,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	if err := d.renderFiles(view, c, w.held, before, &next); err != nil {
 		return rendered{}, err
 	}
-	addresses, incomplete := d.addressesOf(view, w.peers)
+	addresses, incomplete := d.addressesOf(view, w.reaching())
 	for node := range w.nodes {
 		p := part{}
 		if w.peers[node] {
@@ -135,6 +154,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		next.ends[network.UID] = endsOf(c, *network, w, addresses)
 	}
 	next.addMembers(view, c, w)
+	next.addServers(c, w, addresses)
 	next.ports = fabricPorts(view.Network, w.held)
 	return next, incomplete
 }
@@ -181,6 +201,21 @@ func (r *rendered) addPorts(a *api.Assignment, reached bool) {
 			}
 			byNode[a.Node] = e
 		}
+	}
+}
+
+// addServers adds the ports by which nodes serve volumes to members with whole machines. They are the nodes' own, so nobody cuts them off.
+func (r *rendered) addServers(c *state.Cluster, w whereabouts, addresses map[string]tunnelEnd) {
+	own, there := r.ends[c.UID()]
+	if !there {
+		return
+	}
+	for node, claim := range w.servers {
+		e := own.byNode[node]
+		e.tunnelEnd = addresses[node]
+		port := fabric.Port{ID: volume.PortID(c.UID()), Address: claim.Server, MAC: placement.ServerMAC(&own.network, claim), Interface: volume.PortInterface}
+		e.ports, e.reached = append(e.ports, port), append(e.reached, port)
+		own.byNode[node] = e
 	}
 }
 

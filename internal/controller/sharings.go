@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/volume"
@@ -17,6 +18,8 @@ import (
 //
 //   - A node is a client while a member of the cluster is there, or something is left of one. It is shut out when it is down and members were let go of
 //     there, and stays so until nothing of them is left, since others may run in their place (shutOut).
+//   - A member with a whole machine is a client on the cluster's own network, by its address there: its users are root of the machine's kernel, which must be
+//     no tunnel's end. The volume's node has a port on that network.
 //   - A client reaches a volume once the volume's node reports that it serves it and has let the client in.
 //   - No other member begins to use a volume before all of the volumes' nodes say that they let in nobody but clients (volume.Sharing.Settled). Of a
 //     block volume, nothing may be left of a machine beside it that was replaced, either.
@@ -59,7 +62,10 @@ type sharingsInput struct {
 func sharings(in sharingsInput) map[string][]volume.Sharing {
 	all := map[string][]volume.Sharing{}
 	for _, c := range in.claiming {
-		x := crossing{in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}, rates: map[passage]*rate{}}
+		x := crossing{
+			in: &in, c: c, serves: map[string][]volume.Share{}, clients: map[string]bool{}, rates: map[passage]*rate{},
+			machines: map[string]netip.Addr{}, servers: map[string]*api.VolumeClaim{},
+		}
 		x.look()
 		for node, s := range x.told() {
 			all[node] = append(all[node], s)
@@ -78,6 +84,10 @@ type crossing struct {
 	// serves are the volumes of each node where one lies, clients the nodes that members on have one of another node.
 	serves  map[string][]volume.Share
 	clients map[string]bool
+	// machines are the clients that are whole machines, by node, with their addresses on the cluster's own network. servers are the nodes that have a port
+	// there, each with a claim that says so.
+	machines map[string]netip.Addr
+	servers  map[string]*api.VolumeClaim
 	// leaving: a machine that another has replaced may still run beside its block volume. Its node can't be shut out.
 	leaving bool
 	// rates are what members on a node may read from the volumes of another, and write to them, in a second.
@@ -91,6 +101,12 @@ func (x *crossing) look() {
 		elsewhere := false
 		for i := range a.Volumes {
 			x.addShare(&a.Volumes[i])
+			if claim := &a.Volumes[i]; claim.Server.IsValid() {
+				x.servers[claim.Node] = claim
+				if a.Whole {
+					x.machines[a.Node] = a.Address()
+				}
+			}
 			if claim := &a.Volumes[i]; claim.Block && claim.Node == a.Node && ref.Releasing && x.superseded(a) {
 				x.leaving = true
 			}
@@ -160,6 +176,7 @@ func (x *crossing) superseded(gone *api.Assignment) bool {
 // told are the orders to the nodes about the cluster.
 func (x *crossing) told() map[string]volume.Sharing {
 	clients, at := x.addresses()
+	machines := x.machinesIn()
 	settled := !x.leaving
 	states := map[string]*volume.SharingState{}
 	for node := range x.serves {
@@ -172,7 +189,7 @@ func (x *crossing) told() map[string]volume.Sharing {
 		if i := slices.IndexFunc(said, func(s volume.SharingState) bool { return s.ClusterUID == x.c.UID() }); i >= 0 {
 			states[node] = &said[i]
 		}
-		settled = settled && !slices.ContainsFunc(states[node].Clients, func(c netip.Addr) bool { return !slices.Contains(clients, c) })
+		settled = settled && !slices.ContainsFunc(states[node].Clients, func(c netip.Addr) bool { return !slices.Contains(clients, c) && !slices.Contains(machines, c) })
 	}
 	out := map[string]volume.Sharing{}
 	for node := range x.nodes() {
@@ -180,24 +197,14 @@ func (x *crossing) told() map[string]volume.Sharing {
 			continue // it ends what it had
 		}
 		s := volume.Sharing{ClusterUID: x.c.UID(), UserIDs: x.c.Record.UserIDs, Settled: settled, Client: x.clients[node], Encrypted: x.in.encrypted}
-		for other := range x.nodes() {
-			// Who is shut out stays a peer of the volume's node: it is refused, and does not wait for answers.
-			if addr, ok := at[other]; ok && other != node && (len(x.serves[node]) > 0 || len(x.serves[other]) > 0) {
-				x.addPeer(&s, addr, other)
+		if _, machine := x.machines[node]; !machine { // whose users are root there, and hear of no other node
+			x.addPeers(&s, node, clients, at)
+			x.addPort(&s, node)
+			if s.Serving() {
+				s.Serves = x.serves[node]
+			} else {
+				s.Clients = nil
 			}
-		}
-		slices.SortFunc(s.Peers, netip.Addr.Compare)
-		slices.SortFunc(s.Sealed, func(a, b volume.SealedPeer) int { return a.Peer.Compare(b.Peer) })
-		for _, c := range clients {
-			if c != at[node] {
-				s.Clients = append(s.Clients, c)
-			}
-		}
-		s.Rates = x.ratesFrom(node, at)
-		if len(s.Clients) > 0 {
-			s.Serves = x.serves[node]
-		} else {
-			s.Clients = nil
 		}
 		if s.Client {
 			s.Reaches = x.reaches(node, at, states)
@@ -207,6 +214,35 @@ func (x *crossing) told() map[string]volume.Sharing {
 		}
 	}
 	return out
+}
+
+// addPeers adds the other nodes to a node's orders, and those of them that are let in.
+func (x *crossing) addPeers(s *volume.Sharing, node string, clients []netip.Addr, at map[string]netip.Addr) {
+	for other := range x.nodes() {
+		// Who is shut out stays a peer of the volume's node: it is refused, and does not wait for answers.
+		if addr, ok := at[other]; ok && other != node && (len(x.serves[node]) > 0 || len(x.serves[other]) > 0) {
+			x.addPeer(s, addr, other)
+		}
+	}
+	slices.SortFunc(s.Peers, netip.Addr.Compare)
+	slices.SortFunc(s.Sealed, func(a, b volume.SealedPeer) int { return a.Peer.Compare(b.Peer) })
+	for _, c := range clients {
+		if c != at[node] {
+			s.Clients = append(s.Clients, c)
+		}
+	}
+	s.Rates = x.ratesFrom(node, at)
+}
+
+// addPort adds a node's port on the cluster's own network to its orders, and the whole machines that are let in there.
+func (x *crossing) addPort(s *volume.Sharing, node string) {
+	claim, own := x.servers[node], x.in.view.Network(x.c.UID())
+	if claim == nil || own == nil {
+		return
+	}
+	s.Port = &volume.Port{ID: volume.PortID(x.c.UID()), Network: own.Index, Address: claim.Server, MAC: placement.ServerMAC(own, claim)}
+	s.Machines = x.machinesIn()
+	s.Rates = append(s.Rates, x.ratesFrom(node, x.machines)...)
 }
 
 // crosses reports whether volumes cross from and to a node at all. Where the underlay is encrypted, they do if it can encrypt and its agent knows how.
@@ -251,7 +287,7 @@ func (x *crossing) addresses() (clients []netip.Addr, at map[string]netip.Addr) 
 	at = map[string]netip.Addr{}
 	for node := range x.nodes() {
 		record := x.in.view.Agent(node)
-		if record == nil || !x.crosses(node) {
+		if _, machine := x.machines[node]; machine || record == nil || !x.crosses(node) {
 			continue
 		}
 		if addr, err := netip.ParseAddr(record.Underlay); err == nil {
@@ -265,19 +301,43 @@ func (x *crossing) addresses() (clients []netip.Addr, at map[string]netip.Addr) 
 	return clients, at
 }
 
+// machinesIn are the whole machines that are let in, in the order of their addresses.
+func (x *crossing) machinesIn() (all []netip.Addr) {
+	for node, addr := range x.machines {
+		if x.clients[node] {
+			all = append(all, addr)
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all
+}
+
+// way is where a node reaches the volumes of another, and the address that the other knows it by. Neither is valid where it reaches none.
+func (x *crossing) way(node, server string, at map[string]netip.Addr) (to, as netip.Addr) {
+	own, machine := x.machines[node]
+	if !machine {
+		return at[server], at[node]
+	}
+	if claim := x.servers[server]; claim != nil {
+		return claim.Server, own
+	}
+	return netip.Addr{}, netip.Addr{}
+}
+
 // reaches are the volumes of other nodes that let this one in. While a volume's node is not heard of, the last order stays.
 func (x *crossing) reaches(node string, at map[string]netip.Addr, states map[string]*volume.SharingState) []volume.Remote {
 	var all []volume.Remote
 	for server := range x.serves {
-		if server == node || !at[server].IsValid() {
+		to, as := x.way(node, server, at)
+		if server == node || !to.IsValid() {
 			continue
 		}
 		s := states[server]
 		for _, share := range x.serves[server] {
-			r := volume.Remote{UID: share.UID, Server: at[server], ReadOnly: share.ReadOnly, Block: share.Block}
+			r := volume.Remote{UID: share.UID, Server: to, ReadOnly: share.ReadOnly, Block: share.Block}
 			switch {
 			case x.toldBefore(node, r):
-			case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, at[node]):
+			case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, as):
 				continue
 			}
 			all = append(all, r)

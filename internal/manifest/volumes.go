@@ -30,12 +30,6 @@ func (n *normalizer) storage(req api.ClusterRequest, spec *api.ClusterSpec, path
 	if atHome && spec.Home != (api.ClusterHome{}) {
 		n.add("home.kind", spec.Home.Kind, "conflicts with a volume at %s, which is the home then; omit one of them", homePath)
 	}
-	for i, g := range spec.Groups {
-		if g.Stack == api.StackMetal && (len(spec.Volumes) > 0 || spec.Home != (api.ClusterHome{})) {
-			n.add(join(pathOf(i), "stack"), string(g.Stack), "members on the stack %q have the home of their cluster without a size, and no volumes; use the stack %q or %q",
-				g.Stack, api.StackContainer, api.StackVM)
-		}
-	}
 }
 
 // home checks what members have as /home. The kind cluster, the default, is empty in the normal form.

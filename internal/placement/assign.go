@@ -98,6 +98,11 @@ func freeHosts(n *api.Network, held ...[]api.Assignment) *pool.Pool[int] {
 					hosts.Hold(int(pool.Host(base, port.Address)), list[i].ID)
 				}
 			}
+			for _, claim := range list[i].Volumes {
+				if n.ClusterUID == list[i].ClusterUID && n.Prefix.Contains(claim.Server) {
+					hosts.Hold(int(pool.Host(base, claim.Server)), serverOf(claim.Node))
+				}
+			}
 		}
 	}
 	return hosts

@@ -31,7 +31,7 @@ func (v *View) volumeNodes(p api.VolumePlace) volumeNodes {
 	}
 	n.nowhere = p.Unplaced != "" || n.home < 0 || p.Other != "" && n.other < 0
 	reach := func(block bool) []bool {
-		return v.platforms.matching(func(p platform) bool { return block && p.reachesBlocks || !block && p.reachesVolumes })
+		return v.platforms.matching(func(q platform) bool { return p.Machines || block && q.reachesBlocks || !block && q.reachesVolumes })
 	}
 	n.homeReach = reach(p.Block)
 	if p.Other != "" {
@@ -117,7 +117,7 @@ func (v *View) unreachable(id int32, p api.VolumePlace) string {
 		case at.node == "" || at.node == v.nodes[id].record.Name:
 		case at.problem != "":
 			return fmt.Sprintf("node %s does not serve it: %s", at.node, at.problem)
-		default:
+		case !p.Machines:
 			if why := reachProblem(&v.nodes[id].record, at.block); why != "" {
 				return fmt.Sprintf("node %s can't reach it: %s", v.nodes[id].record.Name, why)
 			}

@@ -77,6 +77,9 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 	o := Offer(view, n, r.Offers)
 	rec.Places = r.places[n.Name]
 	rec.Labels, rec.Capacity, rec.Stacks, rec.Environments, rec.Oversubscribed = n.Labels(), o.Capacity, o.Stacks, o.Environments, o.Oversubscribed
+	if len(view.VolumesOnNode(n.Name)) > 0 { // its disks are erased after a member that had all of it
+		rec.Stacks = slices.DeleteFunc(slices.Clone(rec.Stacks), func(s api.StackCheck) bool { return placement.Whole(s.Stack) })
+	}
 	return rec
 }
 
@@ -187,12 +190,12 @@ func (r *Room) follow(view *state.View, available func(node string) placement.Av
 
 func (r *Room) followNodes(view *state.View, available func(node string) placement.Availability) {
 	changed, gone := state.Diff(r.last.Nodes, view.Nodes, nodeName)
-	moved := r.followPlaces(view, changed, gone)
+	moved, keeps := r.followPlaces(view, changed, gone), r.followVolumes(view)
 	for _, n := range gone {
 		r.remove(n.Name)
 	}
 	for _, n := range view.Nodes {
-		if moved[n.Name] && !slices.Contains(changed, n) {
+		if (moved[n.Name] || keeps[n.Name]) && !slices.Contains(changed, n) {
 			changed = append(changed, n)
 		}
 	}
@@ -200,7 +203,7 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 		switch {
 		case !r.offered(n):
 			r.remove(n.Name)
-		case moved[n.Name] || !sameOffer(r.last.Node(n.Name), n): // its machine's record changes with every stage of a boot
+		case moved[n.Name] || keeps[n.Name] || !sameOffer(r.last.Node(n.Name), n): // its machine's record changes with every stage of a boot
 			r.available[n.Name] = available(n.Name)
 			r.free.SetNode(r.record(view, n), r.available[n.Name])
 		}
@@ -215,6 +218,21 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 			r.free.SetAvailability(n.Name, a)
 		}
 	}
+}
+
+// followVolumes returns the nodes that keep volumes now and did not before, or no longer.
+func (r *Room) followVolumes(view *state.View) map[string]bool {
+	changed, gone := state.Diff(r.last.Volumes, view.Volumes, (*state.Volume).UID)
+	nodes := map[string]bool{}
+	for _, v := range slices.Concat(changed, gone) {
+		for _, list := range []*state.View{r.last, view} {
+			if at := list.Volume(v.UID()); at != nil && at.Node() != "" {
+				nodes[at.Node()] = len(r.last.VolumesOnNode(at.Node())) > 0 != (len(view.VolumesOnNode(at.Node())) > 0)
+			}
+		}
+	}
+	maps.DeleteFunc(nodes, func(_ string, other bool) bool { return !other })
+	return nodes
 }
 
 // remove takes a node out of what is offered.

@@ -270,3 +270,50 @@ func TestTheRoomThatFollowsChangesIsTheRoomBuiltAnew(t *testing.T) {
 		}
 	}
 }
+
+// A machine that keeps volumes is given to no member whole: its disks are erased afterwards.
+func TestAMachineWithVolumesIsGivenToNobodyWhole(t *testing.T) {
+	h := newHistory(t, 1)
+	h.machine()
+	h.machine()
+	h.machine()
+	name := ""
+	for _, m := range h.cache.View().Nodes {
+		if m.Hardware() != nil {
+			name = m.Name
+		}
+	}
+	if name == "" {
+		t.Fatal("no machine was inspected")
+	}
+	r := Room{Offers: offer.Site{Metal: true}}
+	metal := func() bool {
+		view := h.cache.View()
+		if _, err := r.Update(view, func(string) placement.Availability { return placement.Schedulable }); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(r.record(view, view.Node(name)).Stacks, func(s api.StackCheck) bool { return s.Stack == api.StackMetal })
+	}
+	if !metal() {
+		t.Fatal("the machine offers no stack metal")
+	}
+	h.done(h.repo.CreateVolume(t.Context(), api.VolumeIntent{Name: "v", UID: "uid-v", SizeBytes: 1 << 20, MaxFiles: 100, CreatedAt: h.now}, func([]api.VolumeIntent) error { return nil }))
+	h.done(h.leader.CommitVolume(t.Context(), h.cache.View().Volume("uid-v"), api.VolumeRecord{UID: "uid-v", Name: "v", Node: name, Generation: 1}, nil))
+	if got := r.followVolumes(h.cache.View()); !got[name] {
+		t.Errorf("a volume was made on %s, and %v are looked at", name, got)
+	}
+	if metal() {
+		t.Error("the machine is offered whole though it keeps a volume")
+	}
+	h.done(h.leader.CommitVolume(t.Context(), h.cache.View().Volume("uid-v"), api.VolumeRecord{UID: "uid-v", Name: "v", Node: name, Generation: 2, Purging: true}, nil))
+	if metal() {
+		t.Error("the machine is offered whole while its volume is being purged")
+	}
+	h.done(h.leader.ForgetVolume(t.Context(), h.cache.View().Volume("uid-v"), nil))
+	if got := r.followVolumes(h.cache.View()); !got[name] {
+		t.Errorf("the volume is gone, and %v are looked at", got)
+	}
+	if !metal() {
+		t.Error("the machine is not offered whole though it keeps none any more")
+	}
+}

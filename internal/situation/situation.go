@@ -339,7 +339,9 @@ func (s *Site) request(asked Asked) admission.Request {
 	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
 		if count[g.Name] > 0 {
 			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)
-			g.VolumePlace = volumes
+			if g.VolumePlace = volumes; placement.Whole(g.Stack) {
+				g.VolumePlace = s.volumesOfMachines(intent)
+			}
 			r.Groups = append(r.Groups, g)
 		}
 	}

@@ -61,6 +61,35 @@ func (s *Site) servesVolumes(node string, block bool) (api.NodePhase, string) {
 	return s.Nodes[node].Phase, unserved(s.View, s.Encrypted, node, block)
 }
 
+// volumesOfMachines returns where the volumes of a cluster lie for its members that have whole machines.
+func (s *Site) volumesOfMachines(intent *api.ClusterIntent) api.VolumePlace {
+	place := volumePlace(s.View.VolumeNamed, func(node string, _ bool) (api.NodePhase, string) {
+		return s.Nodes[node].Phase, UnservedToMachines(s.View, s.Encrypted, node)
+	}, intent)
+	place.Machines = place != (api.VolumePlace{})
+	return place
+}
+
+// UnservedToMachines is why a node does not serve its volumes to members that have whole machines, "" where it does. They have them over their network, a
+// VLAN: no tunnel may end on a machine whose users are root.
+func UnservedToMachines(view *state.View, encrypted bool, node string) string {
+	record := view.Agent(node)
+	switch why := unserved(view, false, node, false); {
+	case why != "":
+		return why
+	case encrypted:
+		return "whole machines have volumes over VLANs, which this site's encrypted underlay does not carry"
+	case !record.VolumeSharing.Machines:
+		return "its agent serves no volumes to whole machines: upgrade it"
+	case record.Trunk == nil:
+		return "whole machines have volumes over VLANs, and it has no trunk: start its agent with --trunk-interface"
+	case !record.Trunk.Usable():
+		return "whole machines have volumes over VLANs, and its trunk can't be used: " + record.Trunk.Problem
+	default:
+		return ""
+	}
+}
+
 // unserved is why a node does not serve a volume of its own to others, "" where it does.
 func unserved(view *state.View, encrypted bool, node string, block bool) string {
 	record := view.Agent(node)

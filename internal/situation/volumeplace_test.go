@@ -196,3 +196,28 @@ func stored(t *testing.T, nodes ...api.NodeRecord) *state.View {
 	}
 	return cache.View()
 }
+
+func TestVolumesAreServedToWholeMachinesOverVLANs(t *testing.T) {
+	able, trunk := &api.VolumeSharing{Machines: true}, &api.Trunk{Interface: "eth1", MTU: 1500}
+	view := stored(t, api.NodeRecord{Name: "able", VolumeSharing: able, Trunk: trunk}, api.NodeRecord{Name: "no-trunk", VolumeSharing: able},
+		api.NodeRecord{Name: "down", VolumeSharing: able, Trunk: &api.Trunk{Interface: "eth1", Problem: "it has no carrier"}},
+		api.NodeRecord{Name: "older", VolumeSharing: &api.VolumeSharing{}, Trunk: trunk},
+		api.NodeRecord{Name: "no-nfs", VolumeSharing: &api.VolumeSharing{Machines: true, ServeProblem: "its kernel has no NFS server"}, Trunk: trunk})
+	for _, tt := range []struct {
+		node      string
+		encrypted bool
+		want      string
+	}{
+		{"able", false, ""},
+		{"able", true, "whole machines have volumes over VLANs, which this site's encrypted underlay does not carry"},
+		{"no-trunk", false, "whole machines have volumes over VLANs, and it has no trunk: start its agent with --trunk-interface"},
+		{"down", false, "whole machines have volumes over VLANs, and its trunk can't be used: it has no carrier"},
+		{"older", false, "its agent serves no volumes to whole machines: upgrade it"},
+		{"no-nfs", false, "its kernel has no NFS server"},
+		{"n9", false, "its agent serves no volumes to other nodes"},
+	} {
+		if got := UnservedToMachines(view, tt.encrypted, tt.node); got != tt.want {
+			t.Errorf("%s (encrypted: %v): %q, want %q", tt.node, tt.encrypted, got, tt.want)
+		}
+	}
+}

@@ -21,15 +21,42 @@ type Sharing struct {
 	// Serves are volumes of this node. Clients are the peers that have them; all others are shut out.
 	Serves  []Share      `json:"serves,omitempty"`
 	Clients []netip.Addr `json:"clients,omitempty"`
+	// Port is this node's on the cluster's own network, where it serves volumes to members that have whole machines; nil: nowhere. Machines are those
+	// members that are let in, by their addresses there: their users are root of the machine's kernel, which must be no tunnel's end.
+	Port     *Port        `json:"port,omitempty"`
+	Machines []netip.Addr `json:"machines,omitempty"`
 	// Client: this node is to have volumes of peers. One that was shut out is not, until nothing is left of the members that it had.
 	Client bool `json:"client,omitempty"`
 	// Reaches are volumes of peers that say that they have let this node in.
 	Reaches []Remote `json:"reaches,omitempty"`
-	// Rates bound what this node sends to peers for the cluster. A peer that is not among them is not bounded.
+	// Rates bound what this node sends to peers and machines for the cluster. Who is not among them is not bounded.
 	Rates []PeerRate `json:"rates,omitempty"`
 	// Settled: no node that was shut out has a volume of the cluster any more. Until then no other member begins to use one.
 	Settled bool `json:"settled,omitempty"`
 }
+
+// Port is a port on a network that is the node's own, for volumes.
+type Port struct {
+	// ID is unlike those of members' ports, Network the network's index.
+	ID      string     `json:"id"`
+	Network int        `json:"network"`
+	Address netip.Addr `json:"address"`
+	MAC     string     `json:"mac"`
+}
+
+// PortInterface is the name of the port in the namespace that the node serves from.
+const PortInterface = "nfs1"
+
+// PortID is the ID of a node's port for the volumes of a cluster.
+func PortID(clusterUID string) string { return clusterUID + ".volumes" }
+
+// LetsIn reports whether a client may have volumes of this node: a node by its address on the underlay, or a machine by that on the cluster's network.
+func (s *Sharing) LetsIn(client netip.Addr) bool {
+	return slices.Contains(s.Clients, client) || slices.Contains(s.Machines, client)
+}
+
+// Serving reports whether anybody may have volumes of this node.
+func (s *Sharing) Serving() bool { return len(s.Clients)+len(s.Machines) > 0 }
 
 // SealedPeer is another node of a site with an encrypted underlay.
 type SealedPeer struct {
@@ -68,13 +95,14 @@ type Share struct {
 	Block    bool   `json:"block,omitempty"`
 }
 
-// PeerRate bounds what a node sends to a peer in a second.
+// PeerRate bounds what a node sends to a peer, or to a machine, in a second.
 type PeerRate struct {
 	Peer           netip.Addr `json:"peer"`
 	BytesPerSecond int64      `json:"bytes_per_second"`
 }
 
-// Remote is a volume that lies on another node, which has the address Server on the underlay. Without one, what is there of it stays as it is.
+// Remote is a volume that lies on another node, which has the address Server on the underlay; to a member with a whole machine, on the cluster's own
+// network. Without one, what is there of it stays as it is.
 type Remote struct {
 	UID      string     `json:"uid"`
 	Server   netip.Addr `json:"server"`
@@ -85,7 +113,7 @@ type Remote struct {
 // SharingState is what was found on a node of a cluster's sharing.
 type SharingState struct {
 	ClusterUID string `json:"cluster_uid"`
-	// Serves are the UIDs of the volumes that clients see, Clients who is let in.
+	// Serves are the UIDs of the volumes that clients see, Clients who is let in, nodes and machines alike.
 	Serves  []string     `json:"serves,omitempty"`
 	Clients []netip.Addr `json:"clients,omitempty"`
 	// Reaches are the UIDs of other nodes' volumes that are there for members.

@@ -250,6 +250,15 @@ func (s *Site) AddNodeUnder(name string, mtu int) {
 	s.addNode(api.NodeRecord{Name: name, Underlay: "198.18.0.1", UnderlayMTU: mtu, AgentVersion: "test", FirstSeenAt: s.now().UTC()}, 1)
 }
 
+// AddServingNode adds a node that serves volumes to whole machines.
+func (s *Site) AddServingNode(name string) {
+	s.t.Helper()
+	s.addNode(api.NodeRecord{
+		Name: name, Underlay: "198.18.0.1", Trunk: &api.Trunk{Interface: "eth1", MTU: 1500}, VolumeSharing: &api.VolumeSharing{Machines: true},
+		Stacks: []api.StackCheck{{Stack: api.StackMetal, OK: true}}, Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackMetal}, OK: true}}, AgentVersion: "test", FirstSeenAt: s.now().UTC(),
+	}, 1)
+}
+
 // reach waits until the server's view holds a revision.
 func (s *Site) reach(revision int64) {
 	s.t.Helper()

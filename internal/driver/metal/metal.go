@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -143,6 +144,9 @@ func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	if err := d.placeFiles(nil, m.Files, m.User); err != nil {
 		return err
 	}
+	if err := d.mountVolumes(&m); err != nil {
+		return err
+	}
 	if err := d.makeHome(m.User); err != nil {
 		return fmt.Errorf("make the user's home: %w", err)
 	}
@@ -193,11 +197,17 @@ func (d *Driver) makeHome(user driver.User) error {
 	if err := os.MkdirAll(filepath.Dir(home), 0o755); err != nil {
 		return err
 	}
-	err := os.Mkdir(home, 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	if err := os.Mkdir(home, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	return errors.Join(err, os.Lchown(home, int(user.UID), int(user.GID)))
+	info, err := os.Lstat(home)
+	if err != nil {
+		return err
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); !ok || !info.IsDir() || stat.Uid != 0 {
+		return nil // it was given to the user before, and is the user's own affair
+	}
+	return os.Lchown(home, int(user.UID), int(user.GID))
 }
 
 // linkSocket has the member agent find the node agent's socket where members have it.
@@ -324,7 +334,7 @@ func (d *Driver) Clean(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(pidfd.Kill(ctx, r.PID, r.runs), d.cfg.Attacher.Detach(ctx, id)); err != nil {
+	if err := errors.Join(pidfd.Kill(ctx, r.PID, r.runs), d.unmountVolumes(ctx, &r.Member), d.cfg.Attacher.Detach(ctx, id)); err != nil {
 		return err
 	}
 	if err := os.Remove(d.recordPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {

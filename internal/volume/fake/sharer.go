@@ -105,7 +105,7 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 		now.Serves = append(now.Serves, share.UID)
 	}
 	if len(now.Serves) > 0 {
-		now.Clients = slices.SortedFunc(slices.Values(want.Clients), netip.Addr.Compare)
+		now.Clients = slices.SortedFunc(slices.Values(slices.Concat(want.Clients, want.Machines)), netip.Addr.Compare)
 	}
 	for _, r := range want.Reaches {
 		if r.Server.IsValid() || slices.Contains(was.Reaches, r.UID) {

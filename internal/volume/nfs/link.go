@@ -29,7 +29,7 @@ const (
 )
 
 // way is how a node reaches its peers for the volumes of one cluster: a network namespace with a VXLAN tunnel in it, whose packets are sent and
-// received on the underlay. Nothing else is in the namespace, so neither members nor other programs of the host reach what listens there. Each node has
+// received on the underlay. Beside it there is at most a port on the cluster's own network (volume.Sharing.Port), so neither members nor other programs of the host reach what listens there. Each node has
 // its address of the encrypted underlay in it (fabric.Inside), which follows from that on the underlay.
 //
 // Where the underlay is encrypted, the tunnel's packets have these addresses outside, too. The host bears its own on the WireGuard device that its

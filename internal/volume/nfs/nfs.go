@@ -53,6 +53,8 @@ type Config struct {
 	Socket func(uid, cluster string) string
 	// Program is the path of the member agent's program, which carries block volumes (package diskserver).
 	Program string
+	// Attacher makes this node's ports on networks of clusters with whole machines; nil: none are made.
+	Attacher fabric.Attacher
 }
 
 // Sharer implements volume.Sharer.
@@ -85,7 +87,7 @@ func (s *Sharer) Describe(context.Context) api.VolumeSharing {
 		const why = "the agent was started without --underlay, the address by which other nodes reach this one"
 		return api.VolumeSharing{ServeProblem: why, ReachProblem: why}
 	}
-	d.Blocks, d.Encrypts = true, s.cfg.Encrypts
+	d.Blocks, d.Encrypts, d.Machines = true, s.cfg.Encrypts, s.cfg.Attacher != nil
 	if !hasFileSystem("nfsd") {
 		d.ServeProblem = "its kernel has no NFS server; load the module nfsd"
 	}
@@ -125,17 +127,48 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 	if want.Encrypted {
 		err = w.checkSeal()
 	}
+	if on := s.attach(ctx, want); on != nil {
+		err = errors.Join(err, on)
+		want.Machines = nil
+	}
 	// Each shuts out who is not a client, whatever becomes of the other.
 	return errors.Join(err, s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
 }
 
-// limit bounds what this node sends to its peers.
-func (s *Sharer) limit(space netns.Handle, want volume.Sharing) error {
-	rates := map[netip.Addr]int64{}
-	for _, r := range want.Rates {
-		rates[fabric.Inside(r.Peer)] = r.BytesPerSecond
+// attach puts the server on the cluster's own network, where members with whole machines are, or takes it off. Isolation rules of that network hold
+// for it as for members.
+func (s *Sharer) attach(ctx context.Context, want volume.Sharing) error {
+	if s.cfg.Attacher == nil {
+		if want.Port != nil {
+			return errors.New("this node has no port on the cluster's network: its agent makes none")
+		}
+		return nil
 	}
-	if err := space.Do(func() error { return s.cfg.SetPeers(tunnelName, rates) }); err != nil {
+	if want.Port == nil {
+		return s.cfg.Attacher.Detach(ctx, volume.PortID(want.ClusterUID))
+	}
+	port := fabric.Port{ID: want.Port.ID, Address: want.Port.Address, MAC: want.Port.MAC, Interface: volume.PortInterface}
+	if err := s.cfg.Attacher.Attach(ctx, port, fabric.Namespace(s.dir(want.ClusterUID, namePin))); err != nil {
+		return fmt.Errorf("the cluster's whole machines don't reach its volumes: %w", err)
+	}
+	return nil
+}
+
+// limit bounds what this node sends to its peers and to machines. What machines send to it is not bounded.
+func (s *Sharer) limit(space netns.Handle, want volume.Sharing) error {
+	rates, toMachines := map[netip.Addr]int64{}, map[netip.Addr]int64{}
+	for _, r := range want.Rates {
+		if slices.Contains(want.Machines, r.Peer) {
+			toMachines[r.Peer] = r.BytesPerSecond
+		} else {
+			rates[fabric.Inside(r.Peer)] = r.BytesPerSecond
+		}
+	}
+	err := space.Do(func() error { return s.cfg.SetPeers(tunnelName, rates) })
+	if want.Port != nil && len(want.Machines) > 0 {
+		err = errors.Join(err, space.Do(func() error { return s.cfg.SetPeers(volume.PortInterface, toMachines) }))
+	}
+	if err != nil {
 		return fmt.Errorf("the limits of I/O of volumes are not in force between nodes: %w", err)
 	}
 	return nil
@@ -165,7 +198,12 @@ func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Shar
 	if err != nil {
 		return err
 	}
-	clients := inside(want.Clients)
+	if want.Port != nil && len(want.Machines) > 0 {
+		if err := server.ListenToMachines(ctx, netip.AddrPortFrom(want.Port.Address, port)); err != nil {
+			return err
+		}
+	}
+	clients := append(inside(want.Clients), want.Machines...)
 	if err := s.fence(ctx, server, clients); err != nil {
 		return err
 	}
@@ -379,6 +417,9 @@ func (s *Sharer) End(ctx context.Context, cluster string) error {
 	err = nil
 	for _, e := range there {
 		err = errors.Join(err, s.leave(ctx, e.Name(), cluster))
+	}
+	if s.cfg.Attacher != nil {
+		err = errors.Join(err, s.cfg.Attacher.Detach(ctx, volume.PortID(cluster)))
 	}
 	w := s.way(cluster)
 	if space, more := w.open(); more == nil {

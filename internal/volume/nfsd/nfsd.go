@@ -2,7 +2,8 @@
 //
 // The kernel keeps one server for each network namespace, and each cluster has one of its own on a node where its volumes lie. On the disk, files have
 // the IDs that members see. On the wire they have the host's IDs of the cluster's user namespaces, which are the same on every node, so that
-// the other node's members have them as their own. The kernel maps them by the user namespace of the process that handed it the listening socket.
+// the other node's members have them as their own. The kernel maps them by the user namespace of the process that handed it the listening socket. Members that
+// have whole machines are in no namespace, and have a socket of their own, by which nothing is mapped.
 //
 // Nothing of nfs-utils is needed: what rpc.mountd would answer, this package writes into the kernel's caches beforehand (below
 // /proc/net/rpc; formats: ip_map_parse in net/sunrpc/svcauth_unix.c, svc_export_parse and expkey_parse in fs/nfsd/export.c). It must never decide who
@@ -146,7 +147,7 @@ func (s *Server) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := s.listen(ctx, dir); err != nil {
+	if err := s.listen(ctx); err != nil {
 		return err
 	}
 	if err := write(filepath.Join(dir, "threads"), strconv.Itoa(s.cfg.Threads)); err != nil {
@@ -159,12 +160,29 @@ func (s *Server) run(ctx context.Context) error {
 }
 
 // listen hands the kernel's server a listening socket, from a process in a user namespace that maps IDs of the wire to those of the disk.
-func (s *Server) listen(ctx context.Context, dir string) error {
+func (s *Server) listen(ctx context.Context) error {
+	first, size := int(s.cfg.UserIDs.First), int(s.cfg.UserIDs.Count)
+	// Root of that namespace is a user of the cluster outside: it may write to files of the host's root, which is mapped, and owns nothing.
+	return s.hand(ctx, s.cfg.Address, []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: 1}, {ContainerID: first, HostID: 0, Size: size}})
+}
+
+// ListenToMachines has the server listen at another address, to clients that have whole machines: they are in no user namespace, so files have the same IDs on
+// the wire as on the disk, as far as a cluster has them. Repeating it is harmless.
+func (s *Server) ListenToMachines(ctx context.Context, at netip.AddrPort) error {
+	err := s.hand(ctx, at, []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: int(s.cfg.UserIDs.Count)}})
+	if errors.Is(err, unix.EADDRINUSE) {
+		return nil // nobody else is in the namespace
+	}
+	return err
+}
+
+// hand makes a listening socket in the server's network namespace and hands it over, from a process in a user namespace with these IDs.
+func (s *Server) hand(ctx context.Context, at netip.AddrPort, maps []syscall.SysProcIDMap) error {
 	var plain net.ListenConfig
 	plain.SetMultipathTCP(false) // the kernel's server takes no other than TCP
 	var listener net.Listener
 	err := s.cfg.Space.Do(func() (err error) {
-		listener, err = plain.Listen(ctx, "tcp", s.cfg.Address.String())
+		listener, err = plain.Listen(ctx, "tcp", at.String())
 		return err
 	})
 	if err != nil {
@@ -176,11 +194,8 @@ func (s *Server) listen(ctx context.Context, dir string) error {
 		return err
 	}
 	defer func() { _ = socket.Close() }()
-	first, size := int(s.cfg.UserIDs.First), int(s.cfg.UserIDs.Count)
-	// Root of that namespace is a user of the cluster outside: it may write to files of the host's root, which is mapped, and owns nothing.
-	maps := []syscall.SysProcIDMap{{ContainerID: 0, HostID: first, Size: 1}, {ContainerID: first, HostID: 0, Size: size}}
 	// The child's first descriptor besides the standard ones is 3.
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "echo 3 >"+filepath.Join(dir, "portlist"))
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "echo 3 >"+filepath.Join(s.control(), "portlist"))
 	cmd.ExtraFiles = []*os.File{socket}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER, UidMappings: maps, GidMappings: maps, GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{},

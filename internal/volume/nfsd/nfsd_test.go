@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -108,6 +110,62 @@ func (l *lab) attach(t *testing.T, n node, name string, readOnly bool) Mount {
 		}
 	}
 	return m
+}
+
+// A member that has all of a machine is in no user namespace: its users have the IDs of the disk, as those of containers have within their namespaces.
+func TestAWholeMachineHasAVolumeWithItsOwnUserIDs(t *testing.T) {
+	l := newLab(t)
+	disk := l.disk(t, "data", 64)
+	l.share(t, Share{Name: "data", Number: 1, Dir: disk})
+	at := netip.MustParseAddrPort("10.9.0.200:2049")
+	nfsdtest.Run(t, l.server.cfg.Space, "ip addr add "+at.Addr().String()+"/24 dev eth0")
+	for range 2 {
+		if err := l.server.ListenToMachines(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := l.node(t)
+	if err := l.server.Admit(n.own); err != nil {
+		t.Fatal(err)
+	}
+	m := Mount{Server: at, Own: n.own, Name: "data", Dir: filepath.Join(l.dir, "on-machine")}
+	t.Cleanup(func() {
+		if err := m.Detach(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := n.space.Do(func() error { return m.Attach(ctx) }); err != nil {
+		t.Fatal(err)
+	}
+	as := func(uid uint32, script string) string {
+		cmd := exec.Command("/bin/sh", "-c", "cd "+m.Dir+" && "+script)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Logf("%s: %v", script, err)
+		}
+		return string(out)
+	}
+	if out := as(1000, "echo hello >file && stat -c %u:%g file"); out != "1000:1000\n" {
+		t.Errorf("the user writes a file: %q", out)
+	}
+	if out := as(0, "touch roots && chown 7:8 roots && stat -c %u:%g roots"); out != "7:8\n" {
+		t.Errorf("root gives a file away: %q", out)
+	}
+	for name, want := range map[string]uint32{"file": 1000, "roots": 7} {
+		var stat unix.Stat_t
+		if err := unix.Stat(filepath.Join(disk, name), &stat); err != nil || stat.Uid != want {
+			t.Errorf("%s belongs to user %d on the disk (%v), want %d", name, stat.Uid, err, want)
+		}
+	}
+	if out := as(1001, "echo x >>file"); !strings.Contains(out, "Permission denied") {
+		t.Errorf("another user writes into the file: %q", out)
+	}
+	if out := as(nfsdtest.Users.First+1000, "echo x >>file"); out == "" {
+		t.Error("a user whom no cluster has writes into the file")
+	}
 }
 
 func TestMembersOnOtherNodesHaveAVolumeWithTheirOwnUserIDs(t *testing.T) {
