@@ -180,6 +180,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	cmd.Flags().StringVar(&opts.BuildSources, "build-sources", "", "folder below which recipes' files, directories and archives are read (empty: they can name none)")
 	cdiFlag(cmd, &opts.CDIDirs)
 	poolFlags(cmd, &opts.NetworkPool, &opts.NetworkPool6)
+	ethernetFlag(cmd, &opts.EthernetFiles)
 	vlanFlag(cmd, &opts.VLANPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")

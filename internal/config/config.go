@@ -62,6 +62,8 @@ type Dev struct {
 	NetworkPool string
 	// VLANPool is the VLAN IDs that networks can have, FIRST-LAST, for members on nodes that have a trunk; empty: none.
 	VLANPool string
+	// EthernetFiles are the files with the settings of the site's Ethernet switches, by cell.
+	EthernetFiles map[string]string
 	// NetworkPool6 is what networks with IPv6 get their IPv6 subnets from, a prefix of /48 or shorter; empty: the site's unique local one.
 	NetworkPool6 string
 	Floating     Floating

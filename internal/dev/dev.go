@@ -66,7 +66,7 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	}
 	site, err := server.Open(server.Config{
 		SimulatedNodes: simulated,
-		Server:         config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, UserHomes: opts.UserHomes, StartDeadline: opts.StartDeadline, Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
+		Server:         config.Server{Streams: opts.Streams, Log: opts.Log, StateDir: stateDir, Listen: opts.Listen, NetworkPool: opts.NetworkPool, VLANPool: opts.VLANPool, EthernetFiles: opts.EthernetFiles, NetworkPool6: opts.NetworkPool6, Floating: floatingOf(opts, spaces), EgressOpen: opts.EgressOpen, EncryptUnderlay: opts.EncryptUnderlay, UserHomes: opts.UserHomes, StartDeadline: opts.StartDeadline, Provision: opts.Provision, Logs: opts.Logs}, Also: []string{inner}, Log: log,
 	})
 	if errors.Is(err, server.ErrStateInUse) {
 		return err // the namespaces are that server's
