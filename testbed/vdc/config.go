@@ -110,7 +110,11 @@ func (c Config) machines(dir string) ([]*Machine, error) {
 			User:       bmcUser, Password: bmcPassword, PasswordFile: passwordPath(dir),
 			Console:    fmt.Sprintf("tcp://%s:%d", bmc, consolePort),
 			ConsoleLog: filepath.Join(dir, "log", m.Name+".console"),
+			cable:      dataBridge,
 			bmc:        bmc, config: m, emulator: c.Emulator, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
+		}
+		if c.Switch {
+			all[i].cable, all[i].SwitchPort = cableBridge+m.Name, switchPort+m.Name
 		}
 	}
 	return all, nil

@@ -48,7 +48,7 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	err = tmpl.Execute(&out, map[string]any{
 		"Machine": m, "Config": m.config, "Disks": disks, "NVMe": nvme, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
 		"Emulator": emulator, "Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
-		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": dataBridge, "ProvisioningPort": provisioningPort, "DataPort": dataPort,
+		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": m.cable, "ProvisioningPort": provisioningPort, "DataPort": dataPort,
 	})
 	if err != nil {
 		return "", fmt.Errorf("machine %s: %w", m.Name, err)

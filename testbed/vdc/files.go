@@ -82,6 +82,9 @@ func (dc *DataCentre) writeFiles(venv string) error {
 	if err != nil {
 		return err
 	}
+	if err := dc.makeSwitch(); err != nil {
+		return err
+	}
 	err = unpack("inner", dc.dir)
 	for name, content := range map[string]string{
 		"environment": fmt.Sprintf("VENV='%s'\nCACHE='%s'\n", venv, cache),

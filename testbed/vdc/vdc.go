@@ -37,6 +37,8 @@ type Config struct {
 	// BMCNetwork is theirs: its first address is put on BMCLink, the machines' BMCs have those from the eleventh on; 10.98.0.0/24.
 	// Data centres whose cables end in one namespace need different ones.
 	BMCNetwork netip.Prefix
+	// Switch makes the data network an Open vSwitch in userspace, which a site can manage; without it, it is a bridge that passes all frames to all.
+	Switch bool
 	// Emulator is the QEMU of the machines with SRIOV, 8.0 or later; by default what NEARMETAL_QEMU10 names ("make qemu10" makes it).
 	Emulator string
 	// KVM uses it instead of emulation in software. It must work.
@@ -93,11 +95,15 @@ type Machine struct {
 	PasswordFile string `json:"password_file"`
 	// Console is a TCP port that its serial console can be reached at, whether it is on or off, by many at once.
 	Console string `json:"console"`
+	// SwitchPort is the port of the managed switch that its NIC on the data network is connected to; empty where there is no such switch.
+	SwitchPort string `json:"switch_port,omitempty"`
 	// ConsoleLog is the file with everything its console printed. It goes with the data centre.
 	ConsoleLog string `json:"console_log"`
 
 	bmc    netip.Addr
 	config MachineConfig
+	// cable is the bridge inside that its NIC on the data network is connected to.
+	cable string
 	// emulator is the QEMU of a machine with SR-IOV.
 	emulator string
 	fault    *bmcFault
@@ -177,6 +183,9 @@ func (dc *DataCentre) start(ctx context.Context, venv string) (err error) {
 	}
 	deadline, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
+	if err := dc.setUpSwitch(deadline); err != nil {
+		return dc.explain(err)
+	}
 	if dc.virt, err = connectHypervisor(deadline, dc.dir, dc.keeper.ended); err != nil {
 		return dc.explain(err)
 	}
@@ -202,7 +211,7 @@ func (dc *DataCentre) start(ctx context.Context, venv string) (err error) {
 
 // explain adds what the programs inside said last.
 func (dc *DataCentre) explain(err error) error {
-	for _, name := range []string{"inside.log", "libvirtd.log", "redfish.log", "ipmi.log"} {
+	for _, name := range []string{"inside.log", "switch.log", "libvirtd.log", "redfish.log", "ipmi.log"} {
 		text, _ := os.ReadFile(filepath.Join(dc.dir, "log", name))
 		if len(text) > 0 {
 			err = fmt.Errorf("%w\n%s ends with:\n%s", err, name, text[max(0, len(text)-1000):])

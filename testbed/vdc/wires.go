@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	vnetns "github.com/vishvananda/netns"
@@ -52,7 +53,13 @@ func (dc *DataCentre) wire() (err error) {
 	if err := in.LinkSetUp(lo); err != nil {
 		return err
 	}
-	for _, bridge := range []string{provisioningBridge, dataBridge} {
+	bridges := []string{provisioningBridge}
+	for _, m := range dc.machines {
+		if !slices.Contains(bridges, m.cable) {
+			bridges = append(bridges, m.cable)
+		}
+	}
+	for _, bridge := range bridges {
 		if err := in.LinkAdd(&netlink.Bridge{LinkAttrs: named(bridge), MulticastSnooping: new(bool)}); err != nil {
 			return fmt.Errorf("making bridge %s: %w", bridge, err)
 		}
@@ -63,15 +70,36 @@ func (dc *DataCentre) wire() (err error) {
 	if err := dc.cable(in, provisioningUplink, dc.config.ProvisioningLink, provisioningBridge); err != nil {
 		return err
 	}
-	if dc.config.DataLink != "" {
-		if err := dc.cable(in, dataUplink, dc.config.DataLink, dataBridge); err != nil {
-			return err
-		}
+	if err := dc.wireData(in); err != nil {
+		return err
 	}
 	if err := dc.cable(in, bmcUplink, dc.config.BMCLink, ""); err != nil {
 		return err
 	}
 	return dc.addressBMCs(in)
+}
+
+// wireData makes the cable out of the data network if there is to be one, and where the network is a switch, the cables from machines to its ports.
+func (dc *DataCentre) wireData(in *netlink.Handle) error {
+	if dc.config.DataLink != "" {
+		bridge := dataBridge
+		if dc.config.Switch {
+			bridge = "" // the switch takes it
+		}
+		if err := dc.cable(in, dataUplink, dc.config.DataLink, bridge); err != nil {
+			return err
+		}
+	}
+	if !dc.config.Switch {
+		return nil
+	}
+	if err := dc.cableMachines(in); err != nil {
+		return err
+	}
+	if dc.config.DataLink == "" {
+		return nil
+	}
+	return dc.outside.Do(func() error { return fillChecksums(dc.config.DataLink) })
 }
 
 // quietIPv6 keeps the inside from speaking by itself.

@@ -29,6 +29,12 @@ for account in libvirt-qemu:64055 libvirt:64056 kvm:64057; do
 done
 # sushy-tools keeps a database in TMPDIR, which others of its kind would lock.
 export HOME=/run TMPDIR=/run/tmp LC_ALL=C SUSHY_EMULATOR_CONFIG="$dir/sushy.conf"
+# A data network that is a managed switch: its database and its forwarding, in userspace.
+if [ -d "$dir/switch" ]; then
+	export OVS_RUNDIR="$dir/switch" OVS_LOGDIR="$dir/switch" OVS_DBDIR="$dir/switch"
+	ovsdb-server "$dir/switch/conf.db" "--remote=punix:$dir/switch/db.sock" "--unixctl=$dir/switch/db.ctl" >>"$dir/log/switch.log" 2>&1 &
+	ovs-vswitchd "unix:$dir/switch/db.sock" --disable-system "--unixctl=$dir/switch/vs.ctl" >>"$dir/log/switch.log" 2>&1 &
+fi
 libvirtd >"$dir/log/libvirtd.log" 2>&1 &
 "$VENV/bin/python" "$VENV/bin/sushy-emulator" >"$dir/log/redfish.log" 2>&1 &
 "$VENV/bin/python" "$dir/ipmi.py" "$dir" >"$dir/log/ipmi.log" 2>&1 &

@@ -63,7 +63,7 @@ type options struct {
 	memoryMiB               int
 	diskGiB                 int
 	address                 string
-	kvm, all, igb           bool
+	kvm, all, igb, managed  bool
 }
 
 func newOptions() *options {
@@ -80,6 +80,7 @@ func newOptions() *options {
 	o.set.StringVar(&o.data, "data-link", "", "`LINK` that reaches the data network; empty: none")
 	o.set.StringVar(&o.bmcNetwork, "bmc-network", "10.98.0.0/24", "the BMCs' addresses, a `PREFIX`")
 	o.set.BoolVar(&o.igb, "igb", false, "give each machine an adapter with SR-IOV (igb) on the data network, and an IOMMU; \"make qemu10\" gets the QEMU for it")
+	o.set.BoolVar(&o.managed, "switch", false, "make the data network a managed switch, an Open vSwitch in userspace, instead of a bridge")
 	o.set.BoolVar(&o.kvm, "kvm", false, "use KVM")
 	o.set.BoolVar(&o.all, "all", false, "")
 	return o
@@ -172,7 +173,7 @@ func (o *options) config() (vdc.Config, error) {
 		return vdc.Config{}, err
 	}
 	c := vdc.Config{
-		Name: o.name, ProvisioningLink: o.provisioning, BMCLink: o.bmc, DataLink: o.data, BMCNetwork: network, KVM: o.kvm,
+		Name: o.name, ProvisioningLink: o.provisioning, BMCLink: o.bmc, DataLink: o.data, BMCNetwork: network, KVM: o.kvm, Switch: o.managed,
 	}
 	add := func(firmware api.Firmware, letter string, count int) {
 		for i := range count {
@@ -254,7 +255,11 @@ func serve(ctx context.Context, o *options, out io.Writer) error {
 		return errors.Join(err, dc.Close())
 	}
 	if o.address != "" {
-		fmt.Fprintf(out, "\nnearmetal dev --provision %s\n", o.provisioning)
+		ethernet := ""
+		if o.managed {
+			ethernet = " --ethernet " + cell + "=" + vdc.SettingsFile(o.name)
+		}
+		fmt.Fprintf(out, "\nnearmetal dev --provision %s%s\n", o.provisioning, ethernet)
 	}
 	// Who started this in the background waits for the end of what it says.
 	if file, ok := out.(*os.File); ok {
@@ -352,9 +357,15 @@ func printMachines(out io.Writer, machines []vdc.Machine) error {
 	return nil
 }
 
+// cell is that of the managed switch, in the commands to paste.
+const cell = "lan"
+
 // enrollCommand takes turns through the kinds of power control.
 func enrollCommand(m vdc.Machine, number int) string {
 	command := fmt.Sprintf("nearmetal node enroll %s --mac %s --console %s", m.Name, m.MAC, m.Console)
+	if m.SwitchPort != "" {
+		command += fmt.Sprintf(" --switch-port %s=%s:%s/%s", m.DataMAC, cell, vdc.SwitchName, m.SwitchPort)
+	}
 	credentials := fmt.Sprintf("--bmc-user %s --bmc-password-file %s", m.User, m.PasswordFile)
 	switch number % 3 {
 	case 0:
