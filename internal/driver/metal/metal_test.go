@@ -2,6 +2,7 @@ package metal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -165,5 +168,54 @@ func TestAMachineIsOneMemberOnly(t *testing.T) {
 	part.Assignment.Whole = false
 	if err := d.Start(t.Context(), part); err == nil || !strings.Contains(err.Error(), "not of a whole machine") {
 		t.Errorf("a member with a part of the machine: %v", err)
+	}
+}
+
+// The machine's users find volumes at their paths, the home among them, and what they wrote is in the volume when the member is gone.
+func TestAMachineHasItsVolumesAtTheirPaths(t *testing.T) {
+	m := newMachine(t)
+	d, member := m.driver(), m.member(t)
+	sources := map[string]string{}
+	for _, name := range []string{"home", "data", "ref"} { // volumes are mounts of their own
+		dir := filepath.Join(t.TempDir(), name)
+		if err := errors.Join(os.Mkdir(dir, 0o755), unix.Mount("volume", dir, "tmpfs", 0, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+		sources[name] = dir
+	}
+	if err := os.WriteFile(filepath.Join(sources["ref"], "file"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	member.HomeDir = sources["home"]
+	member.Mounts = []driver.Mount{{Source: sources["data"], Path: "/volumes/data"}, {Source: sources["ref"], Path: "/volumes/data/../ref", ReadOnly: true}}
+	member.Assignment.Volumes = []api.VolumeClaim{{UID: "h", Path: "/home"}, {UID: "d", Path: "/volumes/data"}, {UID: "r", Path: "/volumes/ref", ReadOnly: true}}
+	if err := d.Start(t.Context(), member); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.driver().Clean(context.Background(), member.Assignment.ID) })
+	for path, source := range map[string]string{"home/hpc/one": "home/hpc/one", "volumes/data/two": "data/two"} {
+		if err := os.WriteFile(filepath.Join(m.root, path), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		name, below, _ := strings.Cut(source, "/")
+		if _, err := os.Stat(filepath.Join(sources[name], below)); err != nil {
+			t.Errorf("what was written to /%s: %v", path, err)
+		}
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(filepath.Join(sources["home"], "hpc"), &stat); err != nil || stat.Uid != 1000 || stat.Mode&0o777 != 0o700 {
+		t.Errorf("the user's directory in the home belongs to %d, with mode %o (%v)", stat.Uid, stat.Mode&0o777, err)
+	}
+	if err := os.WriteFile(filepath.Join(m.root, "volumes/ref/file"), nil, 0o644); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing to a volume that is to be read: %v", err)
+	}
+	if err := m.driver().Clean(t.Context(), member.Assignment.ID); err != nil { // by the next process
+		t.Fatal(err)
+	}
+	for _, path := range []string{"home/hpc/one", "volumes/data/two", "volumes/ref/file"} {
+		if _, err := os.Stat(filepath.Join(m.root, path)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("after the member is gone, /%s: %v", path, err)
+		}
 	}
 }
