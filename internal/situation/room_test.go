@@ -292,7 +292,12 @@ func TestAMachineWithVolumesIsGivenToNobodyWhole(t *testing.T) {
 		if _, err := r.Update(view, func(string) placement.Availability { return placement.Schedulable }); err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(r.record(view, view.Node(name)).Stacks, func(s api.StackCheck) bool { return s.Stack == api.StackMetal })
+		group := api.Group{Name: "m", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackMetal, Environment: "none", NodeSelector: map[string]string{}}
+		_, refusal := placement.Place(r.free, placement.Request{Cluster: "c", Groups: []api.Group{group}})
+		if refusal == nil {
+			t.Fatal("an environment that no node has was placed")
+		}
+		return refusal.Constraint != placement.ConstraintStack
 	}
 	if !metal() {
 		t.Fatal("the machine offers no stack metal")

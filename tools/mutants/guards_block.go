@@ -187,8 +187,8 @@ var blockGuards = []Mutant{
 	{
 		Guard:   "block volumes are reached without an NFS client",
 		File:    "internal/placement/volume.go",
-		Find:    "return block && p.reachesBlocks || !block && p.reachesVolumes",
-		Replace: "return p.reachesVolumes",
+		Find:    "p.Machines || block && q.reachesBlocks || !block && q.reachesVolumes",
+		Replace: "p.Machines || q.reachesVolumes",
 		Test:    "./internal/placement TestBlockVolumesAreReachedWithoutAnNFSClient",
 	},
 	{

@@ -110,8 +110,8 @@ var sealGuards = []Mutant{
 	{
 		Guard:   "a node that can't encrypt is let in nowhere at an encrypted site",
 		File:    "internal/controller/sharings.go",
-		Find:    "if record == nil || !x.crosses(node) {",
-		Replace: "if record == nil {",
+		Find:    "machine || record == nil || !x.crosses(node) {",
+		Replace: "machine || record == nil {",
 		Test:    "./internal/controller TestOnAnEncryptedSiteNodesAreToldOfPeersByTheirKeysAlone",
 	},
 	{

@@ -5,7 +5,7 @@ var sharingGuards = []Mutant{
 	{
 		Guard:   "a client is told of a volume once its node has let it in",
 		File:    "internal/controller/sharings.go",
-		Find:    "case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, at[node]):",
+		Find:    "case s == nil || !slices.Contains(s.Serves, share.UID) || !slices.Contains(s.Clients, as):",
 		Replace: "case s == nil:",
 		Test:    "./internal/controller TestANodeIsToldOfAVolumeOnceItsNodeHasLetItIn",
 	},
@@ -75,7 +75,7 @@ var sharingGuards = []Mutant{
 	{
 		Guard:   "a member beside its volume waits for what its own node has not done yet",
 		File:    "internal/agent/sharings.go",
-		Find:    "settled = settled && s.want != nil && slices.Contains(s.want.Clients, c)",
+		Find:    "settled = settled && s.want != nil && s.want.LetsIn(c)",
 		Replace: "_ = c",
 		Test:    "./internal/agent TestAMemberBesideItsVolumeWaitsUntilWhoWasLostIsShutOut",
 	},

@@ -129,7 +129,7 @@ func (s *Sharer) Apply(ctx context.Context, want volume.Sharing) error {
 	}
 	if on := s.attach(ctx, want); on != nil {
 		err = errors.Join(err, on)
-		want.Machines = nil
+		want.Port = nil // who is let in there stays so
 	}
 	// Each shuts out who is not a client, whatever becomes of the other.
 	return errors.Join(err, s.serve(ctx, space, want), s.serveDisks(ctx, space, want), s.limit(space, want), s.reach(ctx, space, want), s.reachDisks(ctx, space, want))
