@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -22,13 +23,24 @@ const (
 	aclUser, aclGroup = 0x02, 0x08
 )
 
-// travels reports whether an attribute is one of the file's content. Those that give rights on a host are not.
-func travels(name string) bool {
-	return strings.HasPrefix(name, "user.") || name == aclAccess || name == aclDefault
+// The attributes that layers have besides (Documentation/filesystems/overlayfs.rst, capabilities(7)). opaqueYes: nothing below the directory shows through.
+const (
+	overlayPrefix, opaque = "trusted.overlay.", "trusted.overlay.opaque"
+	opaqueYes             = "y"
+	capability            = "security.capability"
+)
+
+// travels reports whether an attribute is one of the file's content. Those that give rights on a host are not, but of the files of a layer.
+func travels(name string, layer bool) bool {
+	return strings.HasPrefix(name, "user.") || name == aclAccess || name == aclDefault || layer && (name == opaque || name == capability)
 }
 
+// refersBelow are attributes of overlayfs by which a file has its content, or a directory its name, from a layer below, where only a mount with the same
+// layers finds it.
+var refersBelow = []string{overlayPrefix + "redirect", overlayPrefix + "metacopy"}
+
 // attributes reads the extended attributes of a file that are in archives.
-func attributes(f *os.File) (map[string]string, error) {
+func attributes(f *os.File, layer bool) (map[string]string, error) {
 	names := make([]byte, maxAttributes)
 	n, err := unix.Flistxattr(int(f.Fd()), names)
 	if errors.Is(err, unix.ENOTSUP) || n == 0 {
@@ -39,7 +51,10 @@ func attributes(f *os.File) (map[string]string, error) {
 	}
 	var all map[string]string
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(names[:n]), "\x00"), "\x00") {
-		if !travels(name) {
+		if layer && slices.Contains(refersBelow, name) {
+			return nil, fmt.Errorf("%w: its content is in a layer below (%s)", ErrRefused, name)
+		}
+		if !travels(name, layer) {
 			continue
 		}
 		value := make([]byte, maxAttributes)
@@ -56,14 +71,14 @@ func attributes(f *os.File) (map[string]string, error) {
 }
 
 // setAttributes gives a file the extended attributes of its records.
-func setAttributes(f *os.File, records map[string]string) error {
+func setAttributes(f *os.File, records map[string]string, layer bool) error {
 	for key, value := range records {
 		name, ok := strings.CutPrefix(key, "SCHILY.xattr.")
 		if !ok {
 			continue
 		}
 		name = unescapeKey.Replace(name)
-		if !travels(name) {
+		if !travels(name, layer) || name == opaque && value != opaqueYes {
 			return fmt.Errorf("%w: it has the attribute %q", ErrRefused, name)
 		}
 		if name == aclAccess || name == aclDefault {

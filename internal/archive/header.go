@@ -16,6 +16,7 @@ const (
 	kindFile    = '0'
 	kindHard    = '1'
 	kindSymlink = '2'
+	kindChar    = '3'
 	kindDir     = '5'
 	kindFIFO    = '6'
 	kindRecords = 'x'

@@ -34,6 +34,10 @@ type Source struct {
 	VolumeBytes, VolumeFiles int64
 	// Scratch is a directory for files without a name, at most a few hundred MiB.
 	Scratch string
+	// Layer: the directory is the upper one of an overlay (overlayfs). It may have whiteouts, opaque directories and files with capabilities.
+	Layer bool
+	// Omit returns whether a path, relative to the directory, is not packed, with all that is in it; nil: everything is packed.
+	Omit func(path string) bool
 }
 
 // Pack writes everything that is in a directory. What it wrote before it returned an error has no trailer.
@@ -47,7 +51,7 @@ func Pack(ctx context.Context, s Source, out io.Writer) (Trailer, error) {
 	if err != nil {
 		return Trailer{}, err
 	}
-	p := &packer{ctx: ctx, out: &counted{out: compressed, hash: sha256.New()}, links: noted, buffer: make([]byte, copyBytes)}
+	p := &packer{ctx: ctx, out: &counted{out: compressed, hash: sha256.New()}, links: noted, buffer: make([]byte, copyBytes), layer: s.Layer, omit: s.Omit}
 	p.most = HoleFactor * s.VolumeBytes
 	if err := p.all(s.Dir); err != nil {
 		_ = compressed.Flush() // nothing is written after the return, and the frame stays open
@@ -80,6 +84,8 @@ type packer struct {
 	out     *counted
 	links   *links
 	buffer  []byte
+	layer   bool
+	omit    func(path string) bool
 	trailer Trailer
 	// seeming is what the files seem to hold, and most the bound of it.
 	seeming, most int64
@@ -101,7 +107,7 @@ func (p *packer) all(root *os.File) error {
 func (p *packer) dir(dir *os.File, stat *unix.Stat_t, at string) error {
 	e := newEntry(kindDir, at+"/", stat)
 	var err error
-	if e.attributes, err = attributes(dir); err != nil {
+	if e.attributes, err = attributes(dir, p.layer); err != nil {
 		return wrap(at, err)
 	}
 	if err := p.put(e); err != nil {
@@ -131,11 +137,17 @@ func (p *packer) one(dir *os.File, name, at string) error {
 	if len(at) > MaxPath {
 		return fmt.Errorf("%w: a path has more than %d bytes: %q", ErrRefused, MaxPath, at[:100]+"...")
 	}
+	if p.omit != nil && p.omit(at) {
+		return nil
+	}
 	var stat unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return wrap(at, err)
 	}
 	kind := stat.Mode & unix.S_IFMT
+	if p.layer && kind == unix.S_IFCHR && stat.Rdev == 0 {
+		return p.put(newEntry(kindChar, at, &stat)) // a whiteout: the file of this name in a layer below is gone
+	}
 	if kind != unix.S_IFDIR && stat.Nlink > 1 && kind != unix.S_IFSOCK {
 		first, err := p.links.first(stat.Ino, at)
 		if err != nil {
@@ -200,7 +212,7 @@ func (p *packer) file(f *os.File, stat *unix.Stat_t, at string) error {
 	}
 	e := newEntry(kindFile, at, stat)
 	var err error
-	if e.attributes, err = attributes(f); err != nil {
+	if e.attributes, err = attributes(f, p.layer); err != nil {
 		return wrap(at, err)
 	}
 	parts, err := extents(f, stat)

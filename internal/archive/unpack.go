@@ -3,8 +3,6 @@ package archive
 import (
 	"archive/tar"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,15 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 )
 
 const (
-	// memoryBytes bounds what decompression takes at once.
-	memoryBytes = 64 << 20
 	// holeBytes is the smallest hole that a file gets where the archive has zeros.
 	holeBytes = 4 << 10
 	// pathOnly opens a directory as a place for other calls.
@@ -34,34 +29,22 @@ type Target struct {
 	// Dir is an empty directory that nobody else has, on a file system that bounds what it takes. VolumeBytes is the size of that.
 	Dir         *os.File
 	VolumeBytes int64
+	// Layer: the archive is that of a layer (see Source), and may have what only layers have.
+	Layer bool
 }
 
 // Unpack makes the files of an archive in a directory, and returns once they are on the disk. After an error the directory must be discarded: that an
 // archive is whole, and is what was written, is known at its end. It returns ErrDamaged, ErrRefused, or what the kernel said, such as unix.ENOSPC.
 func Unpack(ctx context.Context, in io.Reader, target Target) (Trailer, error) {
-	var tail Tail
-	plain, err := zstd.NewReader(io.TeeReader(in, &tail), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(windowBytes), zstd.WithDecoderMaxMemory(memoryBytes))
-	if err != nil {
-		return Trailer{}, err
-	}
-	defer plain.Close()
-	passed := &counted{out: io.Discard, hash: sha256.New()}
-	content := &untilCanceled{ctx: ctx, in: io.TeeReader(plain, passed)}
-	u := &unpacker{root: target.Dir, tar: tar.NewReader(content), buffer: make([]byte, copyBytes), most: HoleFactor * target.VolumeBytes}
+	u := &unpacker{root: target.Dir, layer: target.Layer, buffer: make([]byte, copyBytes), most: HoleFactor * target.VolumeBytes}
 	defer u.leave()
-	if err := u.all(); err != nil {
-		return Trailer{}, content.reason(err)
-	}
-	if n, err := content.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-		return Trailer{}, content.reason(fmt.Errorf("%w: there is something behind its last file (%w)", ErrDamaged, errors.Join(err, io.ErrNoProgress)))
-	}
-	trailer, err := tail.Trailer()
+	trailer, err := read(ctx, in, func(from *tar.Reader) (int64, error) {
+		u.tar = from
+		err := u.all()
+		return u.files, err
+	})
 	if err != nil {
 		return Trailer{}, err
-	}
-	if got := hex.EncodeToString(passed.hash.Sum(nil)); trailer.Bytes != passed.bytes || trailer.SHA256 != got || trailer.Files != u.files {
-		return Trailer{}, fmt.Errorf("%w: it has %d files in %d bytes with the hash %s, and its end says %d, %d and %s",
-			ErrDamaged, u.files, passed.bytes, got, trailer.Files, trailer.Bytes, trailer.SHA256)
 	}
 	if err := unix.Syncfs(int(target.Dir.Fd())); err != nil {
 		return Trailer{}, fmt.Errorf("writing the files to the disk: %w", err)
@@ -69,37 +52,9 @@ func Unpack(ctx context.Context, in io.Reader, target Target) (Trailer, error) {
 	return trailer, nil
 }
 
-// untilCanceled reads until a context ends, and keeps the error with which reading ended.
-type untilCanceled struct {
-	ctx context.Context
-	in  io.Reader
-	err error
-}
-
-func (r *untilCanceled) Read(p []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
-		return 0, err
-	}
-	n, err := r.in.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.err = err
-	}
-	return n, err
-}
-
-// reason tells what has kept an archive from being unpacked: its end rather than what followed from that.
-func (r *untilCanceled) reason(err error) error {
-	if ended := r.ctx.Err(); ended != nil {
-		return ended
-	}
-	if r.err != nil && !errors.Is(err, ErrRefused) {
-		return fmt.Errorf("%w: %w", ErrDamaged, r.err)
-	}
-	return err
-}
-
 type unpacker struct {
 	root   *os.File
+	layer  bool
 	tar    *tar.Reader
 	buffer []byte
 	files  int64
@@ -193,6 +148,11 @@ func (u *unpacker) one(h *tar.Header) error {
 			return err
 		}
 		return u.finishUnopened(dir, name, h)
+	case tar.TypeChar:
+		if !u.layer || h.Devmajor != 0 || h.Devminor != 0 {
+			return fmt.Errorf("%w: it is a device", ErrRefused)
+		}
+		return unix.Mknodat(dir, name, unix.S_IFCHR, 0)
 	default:
 		return fmt.Errorf("%w: it is neither a file nor a directory nor a link (type %q)", ErrRefused, h.Typeflag)
 	}
@@ -240,7 +200,7 @@ func (u *unpacker) leaveFor(next string) error {
 		if err != nil {
 			return wrap(h.Name, err)
 		}
-		if err := errors.Join(finish(dir, h), dir.Close()); err != nil {
+		if err := errors.Join(u.finish(dir, h), dir.Close()); err != nil {
 			return wrap(h.Name, err)
 		}
 	}
@@ -258,7 +218,7 @@ func (u *unpacker) file(dir int, name string, h *tar.Header) error {
 	f := os.NewFile(uintptr(fd), name)
 	err = u.fill(f, h.Size)
 	if err == nil {
-		err = finish(f, h)
+		err = u.finish(f, h)
 	}
 	return errors.Join(err, f.Close())
 }
@@ -318,7 +278,7 @@ func (u *unpacker) hardLink(dir int, name string, h *tar.Header) error {
 }
 
 // finish gives an open file its owner, mode, attributes and time. The owner comes first: a change of it takes bits of the mode away.
-func finish(f *os.File, h *tar.Header) error {
+func (u *unpacker) finish(f *os.File, h *tar.Header) error {
 	fd := int(f.Fd())
 	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return err
@@ -326,7 +286,7 @@ func finish(f *os.File, h *tar.Header) error {
 	if err := unix.Fchmod(fd, uint32(h.Mode)&0o7777); err != nil {
 		return err
 	}
-	if err := setAttributes(f, h.PAXRecords); err != nil {
+	if err := setAttributes(f, h.PAXRecords, u.layer); err != nil {
 		return err
 	}
 	times := []unix.Timespec{timespec(h.ModTime), timespec(h.ModTime)}

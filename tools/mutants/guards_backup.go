@@ -4,8 +4,8 @@ package main
 var backupGuards = []Mutant{
 	{
 		Guard:   "an archive with the end of another is refused",
-		File:    "internal/archive/unpack.go",
-		Find:    "trailer.Bytes != passed.bytes || trailer.SHA256 != got || trailer.Files != u.files {",
+		File:    "internal/archive/walk.go",
+		Find:    "trailer.Bytes != passed.bytes || trailer.SHA256 != got || trailer.Files != files {",
 		Replace: "len(got) == 0 {",
 		Test:    "./internal/archive TestACutOrChangedArchiveIsRefused",
 	},
@@ -19,8 +19,8 @@ var backupGuards = []Mutant{
 	{
 		Guard:   "an archive gives no rights on the host",
 		File:    "internal/archive/attributes.go",
-		Find:    "if !travels(name) {\n\t\t\treturn fmt.Errorf",
-		Replace: "if !travels(name) && name == \"\" {\n\t\t\treturn fmt.Errorf",
+		Find:    "if !travels(name, layer) || name == opaque && value != opaqueYes {",
+		Replace: "if name == opaque && value != opaqueYes {",
 		Test:    "./internal/archive TestHostileArchivesAreRefused",
 	},
 	{

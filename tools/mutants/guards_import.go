@@ -25,7 +25,7 @@ var importGuards = []Mutant{
 	},
 	{
 		Guard:   "a backup without its end makes no volume",
-		File:    "internal/archive/unpack.go",
+		File:    "internal/archive/walk.go",
 		Find:    "\ttrailer, err := tail.Trailer()\n\tif err != nil {\n",
 		Replace: "\ttrailer, err := tail.Trailer()\n\tif err != nil {\n\t\treturn Trailer{}, nil\n\t}\n\tif err != nil {\n",
 		Test:    "./internal/volume/imagepool TestPoolContract",
