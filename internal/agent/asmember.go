@@ -17,6 +17,9 @@ import (
 // bootedLayers is where the boot agent has the layers of the image that it booted the machine from.
 const bootedLayers = "/run/nearmetal/layers"
 
+// bootedChanges is where the boot agent has what changes in the machine's root: the upper directory of its overlay.
+const bootedChanges = "/run/nearmetal/upper/upper"
+
 // runAsMember runs the agent of a machine that is a member: it carries that member and offers nothing. The server takes its word for that member only.
 func runAsMember(ctx context.Context, cfg Config, opts config.Agent, underlay netip.Addr, members memberbin.Files, known *Credentials) error {
 	networks := whole.New(opts.MemberMAC)
@@ -34,6 +37,6 @@ func runAsMember(ctx context.Context, cfg Config, opts config.Agent, underlay ne
 	cfg.Sharer = nfs.NewMachine(filepath.Join(cfg.StateDir, "volumes"))
 	cfg.Node, cfg.HomeDir = node, filepath.Join(opts.StateDir, "home")
 	cfg.Inspect = func(context.Context) []api.EnvironmentOnNode { return nil }
-	cfg.Drivers = []driver.Driver{metal.New(metal.Config{StateDir: cfg.StateDir, Attacher: networks, Program: members.Binary, Layers: bootedLayers, Root: "/"})}
+	cfg.Drivers = []driver.Driver{metal.New(metal.Config{StateDir: cfg.StateDir, Attacher: networks, Program: members.Binary, Layers: bootedLayers, Changes: bootedChanges, Root: "/"})}
 	return Run(ctx, cfg)
 }

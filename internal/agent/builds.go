@@ -259,12 +259,16 @@ func (a *Agent) build(ctx context.Context, run string, want api.Build, log *buil
 	if err != nil {
 		return "", err
 	}
-	disk, err := a.diskImage(ctx, dir, parsed.Base.Disk)
+	disk, err := a.fetchNamed(ctx, dir, "disk", parsed.Base.Disk)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("the uploaded disk image: %w; import it again: nearmetal env import", err)
+	}
+	changes, err := a.fetchNamed(ctx, dir, "changes", parsed.Changes)
+	if err != nil {
+		return "", fmt.Errorf("the saved files: %w; save the cluster again: nearmetal cluster save --files", err)
 	}
 	result, err := a.cfg.Builder.Run(ctx, build.Job{
-		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases, Disk: disk,
+		ID: cmp.Or(strings.ReplaceAll(strings.TrimPrefix(run, "build."), ".", "-"), "x"), Recipe: parsed, Bases: bases, Disk: disk, Changes: changes,
 		Scratch: filepath.Join(dir, "scratch"), Output: filepath.Join(dir, "out"), Sources: a.cfg.BuildSources, Cache: filepath.Join(a.cfg.StateDir, "build-cache"),
 		// Uploading is the last tenth.
 		Progress: func(step string, percent int) { progress(step, percent*9/10) }, Log: log,
@@ -317,8 +321,8 @@ func (a *Agent) bases(ctx context.Context, dir string, names []string, digests m
 	return bases, nil
 }
 
-// diskImage fetches the disk image that a recipe imports; "" for none.
-func (a *Agent) diskImage(ctx context.Context, dir, digest string) (string, error) {
+// fetchNamed fetches a file that a recipe names by its digest; "" for none.
+func (a *Agent) fetchNamed(ctx context.Context, dir, name, digest string) (string, error) {
 	if digest == "" {
 		return "", nil
 	}
@@ -326,11 +330,8 @@ func (a *Agent) diskImage(ctx context.Context, dir, digest string) (string, erro
 	if err := os.MkdirAll(blobs, 0o700); err != nil {
 		return "", err
 	}
-	path := filepath.Join(blobs, "disk")
-	if err := a.cfg.Blobs.Download(ctx, image.Digest(digest), path); err != nil {
-		return "", fmt.Errorf("the uploaded disk image: %w; import it again: nearmetal env import", err)
-	}
-	return path, nil
+	path := filepath.Join(blobs, name)
+	return path, a.cfg.Blobs.Download(ctx, image.Digest(digest), path)
 }
 
 func (a *Agent) observedBuilds() []agentstream.BuildObserved {

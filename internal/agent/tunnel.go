@@ -129,6 +129,12 @@ func (a *Agent) connector(life context.Context, d driver.Driver, asked agentstre
 			return nil, fmt.Errorf("members of stack %q have no display", d.Stack())
 		}
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return sharer.Display(ctx, asked.MemberID) }, nil
+	case agentstream.TargetFiles:
+		saver, ok := d.(driver.FileSaver)
+		if !ok {
+			return nil, fmt.Errorf("members of stack %q have no changed files to save", d.Stack())
+		}
+		return func(context.Context) (io.ReadWriteCloser, error) { return a.giveFiles(life, saver, asked.MemberID), nil }, nil
 	case agentstream.TargetState, agentstream.TargetMove:
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return a.offer(ctx, life, asked) }, nil
 	default:

@@ -121,6 +121,7 @@ const (
 	TargetMove    Target = "move"    // the running member itself (driver.Mover.Send)
 	TargetVolume  Target = "volume"  // an archive of a volume (volume.Exporter)
 	TargetContent Target = "content" // a volume that is made of the archive that comes (volume.Importer)
+	TargetFiles   Target = "files"   // an archive of the files that it changed in its root (driver.FileSaver)
 )
 
 // CountHome asks for what the shared home of a member's cluster holds. Counting costs time, so it is done on request only.

@@ -32,6 +32,8 @@ type Tunnels interface {
 	OpenDisplay(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error)
 	// OpenVolume begins to read a backup of a volume.
 	OpenVolume(ctx context.Context, node string, v agentstream.VolumeCopy) (io.ReadWriteCloser, error)
+	// OpenFiles begins to read an archive of the files that a member changed.
+	OpenFiles(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error)
 	// OpenContent begins to make a volume of the backup that is written.
 	OpenContent(ctx context.Context, node, volumeUID string) (io.ReadWriteCloser, error)
 }

@@ -37,7 +37,7 @@ type Source struct {
 	// Layer: the directory is the upper one of an overlay (overlayfs). It may have whiteouts, opaque directories and files with capabilities.
 	Layer bool
 	// Omit returns whether a path, relative to the directory, is not packed, with all that is in it; nil: everything is packed.
-	Omit func(path string) bool
+	Omit func(path string, dir bool) bool
 }
 
 // Pack writes everything that is in a directory. What it wrote before it returned an error has no trailer.
@@ -85,7 +85,7 @@ type packer struct {
 	links   *links
 	buffer  []byte
 	layer   bool
-	omit    func(path string) bool
+	omit    func(path string, dir bool) bool
 	trailer Trailer
 	// seeming is what the files seem to hold, and most the bound of it.
 	seeming, most int64
@@ -137,14 +137,14 @@ func (p *packer) one(dir *os.File, name, at string) error {
 	if len(at) > MaxPath {
 		return fmt.Errorf("%w: a path has more than %d bytes: %q", ErrRefused, MaxPath, at[:100]+"...")
 	}
-	if p.omit != nil && p.omit(at) {
-		return nil
-	}
 	var stat unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return wrap(at, err)
 	}
 	kind := stat.Mode & unix.S_IFMT
+	if p.omit != nil && p.omit(at, kind == unix.S_IFDIR) {
+		return nil
+	}
 	if p.layer && kind == unix.S_IFCHR && stat.Rdev == 0 {
 		return p.put(newEntry(kindChar, at, &stat)) // a whiteout: the file of this name in a layer below is gone
 	}

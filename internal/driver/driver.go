@@ -252,6 +252,14 @@ type Saver interface {
 	Import(ctx context.Context, m Member, from string, state io.Reader) (stood time.Duration, err error)
 }
 
+// FileSaver is the ability to write the files that a running member has changed in its root, for an environment that has them. Whoever reads them must trust none
+// of it: a member's users may have what writes them in their hands.
+type FileSaver interface {
+	// SaveFiles writes an archive of the changed files as a layer (package archive), without those that are never saved (package changedfiles). What it wrote
+	// before it returned an error has no trailer. SaveFiles returns ErrNotFound when the member is absent.
+	SaveFiles(ctx context.Context, id string, out io.Writer) error
+}
+
 // Snapshotter is the ability to keep the state of a paused member beside the member. Such a state is a saved member with an ID of its own,
 // from which any number of saved members can be made. All calls are idempotent.
 type Snapshotter interface {

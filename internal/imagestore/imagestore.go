@@ -105,6 +105,53 @@ func (s *Store) Put(ctx context.Context, digest image.Digest, r io.Reader) error
 	return durablefile.SyncDir(s.dir)
 }
 
+var errNotWritten = errors.New("the content was not written to its end")
+
+// Receive stores what write writes, if write returns nil, and returns its digest. Until then nothing of it is there. Errors are those of write, or a *NoSpaceError.
+func (s *Store) Receive(ctx context.Context, write func(io.Writer) error) (image.Blob, error) {
+	reader, writer := io.Pipe()
+	written := make(chan error, 1)
+	go func() {
+		err := write(writer)
+		if err != nil {
+			_ = writer.CloseWithError(errNotWritten) // not err, which may be io.EOF
+		}
+		_ = writer.Close()
+		written <- err
+	}()
+	blob, err := s.take(ctx, reader)
+	_ = reader.CloseWithError(io.ErrClosedPipe) // who still writes is not left waiting
+	if wrote := <-written; wrote != nil && !errors.Is(wrote, io.ErrClosedPipe) {
+		return image.Blob{}, wrote
+	}
+	return blob, err
+}
+
+// take stores what comes to its end.
+func (s *Store) take(ctx context.Context, r io.Reader) (blob image.Blob, err error) {
+	f, err := os.CreateTemp(s.incoming, "received-")
+	if err != nil {
+		return blob, s.explain(err)
+	}
+	defer os.Remove(f.Name()) // after the rename there is nothing of that name
+	blob.Digest, err = s.receive(ctx, f, r)
+	if err == nil {
+		blob.SizeBytes, err = f.Seek(0, io.SeekCurrent)
+	}
+	if err == nil {
+		err = errors.Join(f.Chmod(0o444), f.Sync())
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return image.Blob{}, s.explain(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.Rename(f.Name(), s.path(blob.Digest)); err != nil {
+		return image.Blob{}, fmt.Errorf("store blob %s: %w", blob.Digest, err)
+	}
+	return blob, durablefile.SyncDir(s.dir)
+}
+
 // spaceCheckBytes is after how many bytes the room left is looked at again.
 const spaceCheckBytes = 16 << 20
 

@@ -59,6 +59,11 @@ func (m *Monitor) OpenContent(ctx context.Context, nodeName, volumeUID string) (
 	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{Target: agentstream.TargetContent, Volume: &agentstream.VolumeCopy{UID: volumeUID}})
 }
 
+// OpenFiles begins to read the files that a member changed through the agent of its node: an archive, and then the end of the stream. Close ends it early.
+func (m *Monitor) OpenFiles(ctx context.Context, nodeName, memberID string) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetFiles})
+}
+
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {
 	id, t, err := m.askForTunnel(nodeName, asked)
 	if err != nil {

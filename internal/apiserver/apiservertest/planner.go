@@ -265,6 +265,11 @@ func (t *Tunnels) OpenContent(ctx context.Context, node, volumeUID string) (io.R
 	return t.OpenTunnel(ctx, node, volumeUID+" content", 0)
 }
 
+// OpenFiles is OpenTunnel: it notes the files behind the member.
+func (t *Tunnels) OpenFiles(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, memberID+" files", 0)
+}
+
 // OpenTunnel connects to the test's server.
 func (t *Tunnels) OpenTunnel(ctx context.Context, node, memberID string, _ int) (io.ReadWriteCloser, error) {
 	t.mu.Lock()

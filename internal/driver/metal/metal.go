@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -38,6 +39,8 @@ type Config struct {
 	Program string
 	// Layers is the directory with the layers of the image that the machine booted, 0, 1 and so on, the lowest first.
 	Layers string
+	// Changes is the directory with what changed in the root since: the upper directory of an overlay, beside which there is room for files without a name.
+	Changes string
 	// Root is below which the member's files are: "/", or another directory in tests.
 	Root string
 	// Start starts a program that outlives this process, with its output in a file, and returns its PID; nil: start.
@@ -47,12 +50,18 @@ type Config struct {
 }
 
 // Driver implements driver.Driver.
-type Driver struct{ cfg Config }
+type Driver struct {
+	cfg Config
+	// saving is held while changed files are written.
+	saving sync.Mutex
+}
 
 var (
 	_ driver.Driver = (*Driver)(nil)
 	_ driver.Dialer = (*Driver)(nil)
 	_ driver.Mender = (*Driver)(nil)
+
+	_ driver.FileSaver = (*Driver)(nil)
 )
 
 // New returns the driver.

@@ -74,6 +74,8 @@ type Job struct {
 	Bases map[string]Base
 	// Disk is the file of the disk image that the recipe imports; the build may change its mode.
 	Disk string
+	// Changes is the file of the archive of changed files that the recipe makes a layer of.
+	Changes string
 	// Progress is told what is done now and how far all of it is, 0 to 100; it must not block.
 	Progress func(step string, percent int)
 	// Log gets what the build prints.
@@ -140,7 +142,7 @@ func (b *Builder) Run(ctx context.Context, job Job) (result Result, err error) {
 // makeAbsolute makes paths good for processes that work elsewhere.
 func (j *Job) makeAbsolute() error {
 	var err error
-	for _, path := range []*string{&j.Scratch, &j.Output, &j.Sources, &j.Cache, &j.Disk} {
+	for _, path := range []*string{&j.Scratch, &j.Output, &j.Sources, &j.Cache, &j.Disk, &j.Changes} {
 		if *path != "" && err == nil {
 			*path, err = filepath.Abs(*path)
 		}
@@ -183,15 +185,19 @@ type order struct {
 	Cache   string          `json:"cache"`
 	Bases   map[string]Base `json:"bases"`
 	Disk    string          `json:"disk,omitempty"`
+	Changes string          `json:"changes,omitempty"`
 	// Lines are the recipe's lines of its commands, Group the control group that bounds the build.
 	Lines []int  `json:"lines"`
 	Group string `json:"group"`
 }
 
 func (b *Builder) order(job Job) (order, error) {
-	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases, Disk: job.Disk, Lines: job.Recipe.CommandLines}
+	o := order{Recipe: job.Recipe, Sources: job.Sources, Cache: job.Cache, Bases: job.Bases, Disk: job.Disk, Changes: job.Changes, Lines: job.Recipe.CommandLines}
 	if job.Recipe.Base.Disk != "" && job.Disk == "" {
 		return o, errors.New("the disk image that the recipe imports is missing")
+	}
+	if job.Recipe.Changes != "" && job.Changes == "" {
+		return o, errors.New("the archive of the recipe's changes is missing")
 	}
 	if a := job.Recipe.Requirements.Architecture; a != "" && a != machine() {
 		return o, failf("environment %q needs %s, but this builder node is %s; use a builder node of that architecture", job.Recipe.Name, a, machine())

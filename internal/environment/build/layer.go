@@ -28,10 +28,8 @@ func (w *worker) layer(ctx context.Context) error {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			return err
 		}
-		blob := filepath.Join(r.dir, r.root.Digest.Hex())
-		// mount(8) makes the loop device, and the kernel ends it with the mount.
-		if text, err := exec.CommandContext(ctx, "mount", "-t", string(r.root.Format), "-o", "ro,loop,nosuid,nodev", blob, dir).CombinedOutput(); err != nil {
-			return fmt.Errorf("mount a root of the base: %w: %s", err, strings.TrimSpace(string(text)))
+		if err := mountRoot(ctx, string(r.root.Format), filepath.Join(r.dir, r.root.Digest.Hex()), dir); err != nil {
+			return fmt.Errorf("mount a root of the base: %w", err)
 		}
 		lower = append(lower, dir)
 	}
@@ -48,6 +46,14 @@ func (w *worker) layer(ctx context.Context) error {
 		return fmt.Errorf("mount the layer over its base: %w", err)
 	}
 	w.tree = merged
+	return nil
+}
+
+// mountRoot mounts the file of a root. mount(8) makes the loop device, and the kernel ends it with the mount.
+func mountRoot(ctx context.Context, format, file, dir string) error {
+	if text, err := exec.CommandContext(ctx, "mount", "-t", format, "-o", "ro,loop,nosuid,nodev", file, dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
+	}
 	return nil
 }
 

@@ -95,6 +95,9 @@ func (w *worker) steps() []step {
 	if w.Recipe.Base.Disk != "" {
 		return []step{{"inspect the disk image", 1, w.disk}, {"manifest", 99, w.finish}}
 	}
+	if w.Recipe.Changes != "" {
+		return []step{{"changes", 1, w.changes}, {"pack", packing, w.pack}, {"search for keys", packed, w.searchChanges}, {"manifest", 99, w.finish}}
+	}
 	steps := []step{{"base", 1, w.base}}
 	if w.Recipe.Base.Debian == "" && len(w.Recipe.Packages) > 0 || w.kernelPackage() != "" && w.Recipe.Base.Debian == "" {
 		steps = append(steps, step{"packages", 20, w.packages})
@@ -161,7 +164,7 @@ func (w *worker) settle() error {
 // makeOpen mounts w.open over a directory of the node that the build has no use for.
 func (w *worker) makeOpen() error {
 	for _, dir := range []string{"/mnt", "/media", "/srv", "/opt"} {
-		used := []string{w.Scratch, w.Sources, w.Cache, w.Disk}
+		used := []string{w.Scratch, w.Sources, w.Cache, w.Disk, w.Changes}
 		for _, b := range w.Bases {
 			used = append(used, b.Blobs)
 		}

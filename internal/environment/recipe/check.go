@@ -94,6 +94,9 @@ func (c *checker) check() {
 		c.disk()
 		return
 	}
+	if c.source.Has("changes") || c.source.Has("keep_keys") {
+		c.changes()
+	}
 	if c.source.Has("disk") {
 		c.add("disk", "", "applies to base.disk only; omit it")
 	}

@@ -41,6 +41,10 @@ type Recipe struct {
 	Services []api.Service `json:"services,omitempty"`
 	// Disk says how the base's disk is run.
 	Disk Disk `json:"disk,omitzero"`
+	// Changes is an archive of the files that a member changed in its root, by digest, which 'cluster save --files' has stored; the recipe makes a layer of them
+	// and of nothing else. KeepKeys are the files in it that may be private keys.
+	Changes  string   `json:"changes,omitempty"`
+	KeepKeys []string `json:"keep_keys,omitempty"`
 	// Layers are environments on the same base whose own layers are laid over it, the last one on top, below what this recipe adds.
 	Layers []string `json:"layers,omitempty"`
 }
@@ -117,6 +121,7 @@ func (r *Recipe) normalize() {
 	r.Stacks = sortedSet(r.Stacks)
 	r.Services = sortedSet(r.Services)
 	r.Base.Components = sortedSet(r.Base.Components)
+	r.KeepKeys = sortedSet(r.KeepKeys)
 	if r.Base.Debian != "" && len(r.Base.Components) == 0 {
 		r.Base.Components = []string{"main"}
 	}
