@@ -30,7 +30,9 @@ type Build struct {
 	// same one make the same image.
 	Recipe       string `json:"recipe"`
 	RecipeDigest string `json:"recipe_digest"`
-	// Bases are the images that the recipe stands on (recipe.Needs), by environment: the digests their names stand for now.
+	// Project owns the environment that is made of a cluster's files, which replaces none; "": the site owns it.
+	Project string `json:"project,omitempty"`
+	// Bases are the images that the recipe stands on (recipe.Needs), by environment: the digests their names stand for now, or those that the request named.
 	Bases map[string]string `json:"bases,omitempty"`
 	// Force: it is built although there is an image of the same recipe.
 	Force bool `json:"force,omitempty"`
@@ -88,6 +90,16 @@ type BuildRequest struct {
 	Verify bool `json:"verify,omitempty"`
 }
 
+// SaveFilesRequest is the body that asks for an environment of the files that a member changed in its root.
+type SaveFilesRequest struct {
+	// Environment is the name of the environment to make.
+	Environment string `json:"environment"`
+	// Member is the member whose files are saved; "": the first one by rank.
+	Member string `json:"member,omitempty"`
+	// KeepKeys are absolute paths of private keys that are saved on purpose.
+	KeepKeys []string `json:"keep_keys,omitempty"`
+}
+
 // Image is a built environment; stored under its digest. Environment names point at one (EnvironmentRecord).
 type Image struct {
 	// Digest is sha256:HEX of the manifest, which names everything else by digest.
@@ -140,6 +152,8 @@ func (i *Image) Vouched() bool {
 type EnvironmentRecord struct {
 	Name   string `json:"name"`
 	Digest string `json:"digest"`
+	// Project owns the environment: others don't see it. "": it is the site's.
+	Project string `json:"project,omitempty"`
 	// Recipe is the text it was last built from.
 	Recipe    string    `json:"recipe"`
 	UpdatedAt time.Time `json:"updated_at"`

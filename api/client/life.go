@@ -2,6 +2,9 @@ package client
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 
@@ -27,6 +30,20 @@ func (c *Client) ResumeCluster(ctx context.Context, name string) (api.Cluster, e
 // SaveCluster asks for a cluster's members to be written to disk with their memory; they are when its phase says so. Asking again is no error.
 func (c *Client) SaveCluster(ctx context.Context, name string) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(name)+"/save", nil)
+}
+
+// SaveFiles has an environment built of the files that a member of a cluster changed, and returns the build, pending. It takes until all files are read.
+func (c *Client) SaveFiles(ctx context.Context, name string, req api.SaveFilesRequest) (api.Build, error) {
+	var b api.Build
+	resp, err := c.send(ctx, http.MethodPost, cluster(name)+"/save-files", nil, req)
+	if err != nil {
+		return b, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(&b); err != nil {
+		return b, &UnreachableError{c.addr, fmt.Errorf("its answer can't be read: %w", err)}
+	}
+	return b, nil
 }
 
 // RestoreCluster asks for a saved cluster's members to go on where they were.

@@ -116,7 +116,11 @@ type Config struct {
 	Pin       trust.Pin
 	Explainer Explainer
 	Certifier Certifier
-	Tunnels   Tunnels
+	// ClusterKeys returns marks (changedfiles.Marks) of the keys that a member has from the site; nil: there are none.
+	ClusterKeys func(intent api.ClusterIntent, a api.Assignment) ([][]byte, error)
+	// MaxSavedBytes is how much the files may hold that are saved of a member; 0: changedfiles.DefaultMaxBytes.
+	MaxSavedBytes int64
+	Tunnels       Tunnels
 	Homes     Homes
 	Hosts     Hosts
 	Networks  Networks

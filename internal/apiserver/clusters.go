@@ -208,6 +208,10 @@ func knownHere(project string, spec api.ClusterSpec, view *state.View, offers of
 	for _, e := range view.Environments { // nodes fetch what was built when a member needs it
 		environments = append(environments, e.Name)
 	}
+	environments = slices.DeleteFunc(environments, func(name string) bool { // other projects' own
+		e := view.Environment(name)
+		return e != nil && e.Project != "" && e.Project != projectOr(project)
+	})
 	slices.Sort(environments)
 	slices.Sort(stacks)
 	environments, stacks = slices.Compact(environments), slices.Compact(stacks)

@@ -298,8 +298,17 @@ var (
 	}
 	codeCantSave = Code{
 		"cant_save", http.StatusConflict, "The cluster can't be saved",
-		"Only virtual machines can be saved with their memory, and no devices.",
+		"Only virtual machines can be saved with their memory, and no devices; only whole machines have changed files to save.",
 		"See `detail`. Pause the cluster instead, or create it with stack `vm` and without devices.",
+	}
+	codeKeysFound = Code{
+		"keys_found", http.StatusConflict, "The files have private keys",
+		"Files of the member have private keys, or keys of the cluster itself. Nothing was saved; `detail` and `errors` name the files.",
+		"Delete the files, or name your own keys in `keep_keys`. Keys of the cluster itself are never saved.",
+	}
+	codeEnvironmentExists = Code{
+		"environment_exists", http.StatusConflict, "The name is taken",
+		"An environment of this name exists, or is being built. It may be another project's, which you don't see.", "Choose another name, or delete the environment.",
 	}
 	codeCantMove = Code{
 		"cant_move", http.StatusConflict, "The member can't move to another node",
@@ -479,7 +488,7 @@ func codeTable() []Code {
 		codeNoNetwork, codeUnknownNetwork, codeNetworkExists, codeNetworkInUse, codeSubnetTaken, codeVLANTaken, codeNoVLANs, codePKeyTaken, codeNoInfiniBand, codeAddressTaken, codeTooManyNetworks, codeNoSecurityGroup, codeUnknownSecurityGroup,
 		codeSecurityGroupExists, codeSecurityGroupInUse, codeTooManySecurityGroups, codeNoVolume, codeUnknownVolume, codeVolumeExists, codeVolumeInUse, codeCantAttach, codeVolumeIsBlock, codeNotAttached, codeVolumeDeleted, codeVolumePurging, codeVolumeTooFull, codeVolumeRestoring, codeVolumeImporting, codeVolumeNotImporting, codeTooManyVolumes, codeNoVolumeSnapshot, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots,
 		codeNoAddress, codeNoFloatingPool, codeFloatingPoolFull, codeAddressHeld, codeAddressAssigned, codeNoWayOut, codeNoEnvironment, codeNoProject, codeNoToken, codeMethod, codeTimeout, codeClusterExists, codeWrongPhase, codeNoRoom, codeOverQuota,
-		codeCantExtend, codeCantPause, codeCantSave, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
+		codeCantExtend, codeCantPause, codeCantSave, codeKeysFound, codeEnvironmentExists, codeCantMove, codeCantReboot, codeCantResize, codeNoSnapshot, codeSnapshotExists, codeTooManySnapshots, codeCantRestore, codeProjectExists, codeProjectInUse, codeQuotaInUse, codeNodeInUse, codeNotReady, codeNoAgent, codeHistoryGone, codeLogRemoved, codeTooLarge,
 		codeMediaType, codeInvalidCluster, codeInvalidJob, codeInvalidRequest, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment,
 		codeUnknownShape, codeNoShape, codeUnknownStack, codeTooManyRanks, codeTooManyJobs, codeUpgrade, codeInternal, codeUnreachable, codeHomeUnknown, codeHostUnchecked, codeNetworkUnchecked, codeNoFabric, codeFabricUnaudited, codeUnavailable,
 	}, machineCodes()...)

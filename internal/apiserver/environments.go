@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,24 +11,32 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
-func (s *Server) listEnvironments(context.Context, *struct{}) (*body[api.List[api.Environment]], error) {
-	return &body[api.List[api.Environment]]{api.List[api.Environment]{Items: s.environments()}}, nil
+func (s *Server) listEnvironments(ctx context.Context, _ *struct{}) (*body[api.List[api.Environment]], error) {
+	return &body[api.List[api.Environment]]{api.List[api.Environment]{Items: s.environments(ctx)}}, nil
 }
 
-// environments are the nodes' own and those that were built.
-func (s *Server) environments() []api.Environment {
+// environments are the nodes' own and those that were built, without those of other projects.
+func (s *Server) environments(ctx context.Context) []api.Environment {
 	view := s.cfg.Reader.View()
-	return s.joinImages(view, joinEnvironments(view))
+	return slices.DeleteFunc(s.joinImages(view, joinEnvironments(view)), func(e api.Environment) bool {
+		return !seesEnvironment(who(ctx), view.Environment(e.Name))
+	})
+}
+
+// seesEnvironment reports whether a principal may know of an environment. What was not built here is everybody's.
+func seesEnvironment(p tenancy.Principal, e *api.EnvironmentRecord) bool {
+	return e == nil || e.Project == "" || seesProject(p, e.Project)
 }
 
 func noEnvironment(name string) *failure {
 	return fail(codeNoEnvironment, "environment %q does not exist; 'nearmetal env list' lists the environments", name)
 }
 
-func (s *Server) getEnvironment(_ context.Context, in *byName) (*body[api.Environment], error) {
-	e := s.findEnvironment(in.Name)
+func (s *Server) getEnvironment(ctx context.Context, in *byName) (*body[api.Environment], error) {
+	e := s.findEnvironment(ctx, in.Name)
 	if e == nil {
 		return nil, noEnvironment(in.Name)
 	}
@@ -37,8 +46,8 @@ func (s *Server) getEnvironment(_ context.Context, in *byName) (*body[api.Enviro
 	return &body[api.Environment]{*e}, nil
 }
 
-func (s *Server) findEnvironment(name string) *api.Environment {
-	all := s.environments()
+func (s *Server) findEnvironment(ctx context.Context, name string) *api.Environment {
+	all := s.environments(ctx)
 	if i := slices.IndexFunc(all, func(e api.Environment) bool { return e.Name == name }); i >= 0 {
 		return &all[i]
 	}
@@ -51,8 +60,8 @@ type checkInput struct {
 	Node string `query:"node" doc:"Only this node"`
 }
 
-func (s *Server) checkEnvironment(_ context.Context, in *checkInput) (*body[api.EnvironmentCheck], error) {
-	e := s.findEnvironment(in.Name)
+func (s *Server) checkEnvironment(ctx context.Context, in *checkInput) (*body[api.EnvironmentCheck], error) {
+	e := s.findEnvironment(ctx, in.Name)
 	if e == nil {
 		return nil, noEnvironment(in.Name)
 	}
@@ -83,8 +92,14 @@ type deleteInput struct {
 
 func (s *Server) deleteEnvironment(ctx context.Context, in *deleteInput) (*struct{}, error) {
 	view := s.cfg.Reader.View()
-	if view.Environment(in.Name) == nil {
-		if s.findEnvironment(in.Name) != nil {
+	record := view.Environment(in.Name)
+	switch {
+	case !seesEnvironment(who(ctx), record):
+		return nil, noEnvironment(in.Name)
+	case !isAdmin(ctx) && (record == nil || record.Project == ""):
+		return nil, fail(codeForbidden, "environment %q is the site's; only administrators delete it", in.Name)
+	case record == nil:
+		if s.findEnvironment(ctx, in.Name) != nil {
 			return nil, fail(codeEnvironmentInUse, "environment %q belongs to the nodes; it was not built here and can't be deleted", in.Name)
 		}
 		return nil, noEnvironment(in.Name)
@@ -188,6 +203,11 @@ func (s *Server) parseRecipe(text []byte) (name, digest string, err error) {
 	case err != nil:
 		return "", "", fail(codeInvalidRecipe, "the recipe: %v", err)
 	}
+	if e := s.cfg.Reader.View().Environment(name); e != nil && e.Project != "" {
+		return "", "", failFields(codeInvalidRecipe, api.FieldProblem{
+			Location: "name", Value: name, Message: fmt.Sprintf("is the name of an environment of project %q; choose another name", e.Project),
+		})
+	}
 	for _, own := range joinEnvironments(s.cfg.Reader.View()) {
 		if own.Name == name && s.cfg.Reader.View().Environment(name) == nil && !heldImage(own) {
 			return "", "", failFields(codeInvalidRecipe, api.FieldProblem{
@@ -213,9 +233,12 @@ func (s *Server) buildAfter(ctx context.Context, build api.Build, revision int64
 	return build
 }
 
-func (s *Server) listBuilds(context.Context, *struct{}) (*body[api.List[api.Build]], error) {
+func (s *Server) listBuilds(ctx context.Context, _ *struct{}) (*body[api.List[api.Build]], error) {
 	list := api.List[api.Build]{Items: []api.Build{}}
 	for _, b := range s.cfg.Reader.View().Builds {
+		if !seesBuild(who(ctx), b) {
+			continue
+		}
 		shown := *b
 		shown.Recipe = ""
 		list.Items = append(list.Items, shown)
@@ -224,9 +247,12 @@ func (s *Server) listBuilds(context.Context, *struct{}) (*body[api.List[api.Buil
 	return &body[api.List[api.Build]]{list}, nil
 }
 
-func (s *Server) getBuild(_ context.Context, in *byID) (*body[api.Build], error) {
+// seesBuild reports whether a principal may know of a build.
+func seesBuild(p tenancy.Principal, b *api.Build) bool { return b.Project == "" || seesProject(p, b.Project) }
+
+func (s *Server) getBuild(ctx context.Context, in *byID) (*body[api.Build], error) {
 	b := s.cfg.Reader.View().Build(in.ID)
-	if b == nil {
+	if b == nil || !seesBuild(who(ctx), b) {
 		return nil, noBuild(in.ID)
 	}
 	return &body[api.Build]{*b}, nil

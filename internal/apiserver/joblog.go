@@ -59,7 +59,7 @@ func (s *Server) buildLog(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	s.sendOutput(w, r, noBuild(id), func(view *state.View) *output {
 		build := view.Build(id)
-		if build == nil {
+		if build == nil || !seesBuild(who(r.Context()), build) {
 			return nil
 		}
 		run := func(attempt int) string {

@@ -12,7 +12,7 @@ import (
 // storedNotes returns what changed of stored objects from one view to a later one, but clusters and nodes, which are joined with what is
 // observed of them.
 func storedNotes(before, after *state.View) []note {
-	site, hidden := owner{}, owner{hidden: true}
+	hidden := owner{hidden: true}
 	return slices.Concat(
 		notesOf(api.KindShape, before.Shapes, after.Shapes, named(func(s *api.NamedShape) string { return s.Name }, owner{})),
 		notesOf(api.KindProject, before.Projects, after.Projects, func(p *api.Project) (string, owner) { return p.Name, owner{project: p.Name} }),
@@ -29,10 +29,13 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindAddress, before.Addresses, after.Addresses, func(a *api.FloatingAddress) (string, owner) {
 			return a.Address.String(), owner{project: projectOr(a.Project)}
 		}),
-		notesOf(api.KindEnvironment, before.Environments, after.Environments, named(func(e *api.EnvironmentRecord) string { return e.Name }, site)),
-		notesOf(api.KindBuild, before.Builds, after.Builds, named(func(b *api.Build) string { return b.ID }, site)),
+		notesOf(api.KindEnvironment, before.Environments, after.Environments, func(e *api.EnvironmentRecord) (string, owner) { return e.Name, ofProjectOrSite(e.Project) }),
+		notesOf(api.KindBuild, before.Builds, after.Builds, func(b *api.Build) (string, owner) { return b.ID, ofProjectOrSite(b.Project) }),
 	)
 }
+
+// ofProjectOrSite is the owner of what belongs to a project, or to the site.
+func ofProjectOrSite(project string) owner { return owner{project: project} }
 
 // ofCluster is the owner of a cluster, by its full name, and of what belongs to it.
 func ofCluster(full string) owner {

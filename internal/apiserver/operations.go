@@ -161,6 +161,11 @@ func (s *Server) registerLife() {
 			"saved; the time limit keeps counting. Only virtual machines can be saved, and none "+
 			"with a device other than a network adapter's virtual function. Repeating the request is not an error.",
 		http.StatusOK, s.saveCluster, codeNoCluster, codeWrongPhase, codeCantSave)
+	longOperation(s, "POST /v1/clusters/{name}/save-files", AccessChange, "save-cluster-files", "Make an environment of a member's files",
+		"For members that have whole machines. The files that the member changed in its root are read and searched for keys, and a build makes a layer of them, over the environment that the member has. "+
+			"The environment belongs to the cluster's project. Its name must be free. What Nearmetal wrote for the member, logs and temporary files are left out. The answer comes "+
+			"once all files are read, which takes minutes where there are many. The member goes on.",
+		http.StatusCreated, s.saveFiles, bodyCodes(codeInvalidRequest, codeInvalidRecipe, codeNoCluster, codeNoMember, codeCantSave, codeKeysFound, codeEnvironmentExists, codeNotReady, codeUnreachable)...)
 	operation(s, "POST /v1/clusters/{name}/restore", AccessChange, "restore-cluster", "Restore a saved cluster",
 		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
 		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)
@@ -315,6 +320,20 @@ func (s *Server) untilStopped(ctx context.Context) (context.Context, context.Can
 func operation[I, O any](s *Server, pattern string, access Access, id, summary, description string, status int,
 	handle func(context.Context, *I) (*O, error), codes ...Code,
 ) {
+	operationWithin(s, s.cfg.RequestTimeout, pattern, access, id, summary, description, status, handle, codes...)
+}
+
+// longOperation is an operation that ends with its request or with the server.
+func longOperation[I, O any](s *Server, pattern string, access Access, id, summary, description string, status int,
+	handle func(context.Context, *I) (*O, error), codes ...Code,
+) {
+	operationWithin(s, 0, pattern, access, id, summary, description, status, handle, codes...)
+}
+
+// operationWithin is an operation that has so long; 0: until its request or the server ends.
+func operationWithin[I, O any](s *Server, limit time.Duration, pattern string, access Access, id, summary, description string, status int,
+	handle func(context.Context, *I) (*O, error), codes ...Code,
+) {
 	method, path := splitPattern(pattern)
 	op := huma.Operation{
 		OperationID: id, Method: method, Path: path, Summary: summary, Description: description, DefaultStatus: status,
@@ -331,7 +350,7 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 		codes = append(codes, codeNoSpace)
 	}
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
+		ctx, cancel := s.bounded(ctx, limit)
 		defer cancel()
 		if grows {
 			if err := s.hasRoom(); err != nil {
@@ -347,6 +366,14 @@ func operation[I, O any](s *Server, pattern string, access Access, id, summary, 
 	inDocument := methods(s.api.OpenAPI().Paths[path])[method]
 	s.documentBody(inDocument)
 	inDocument.Responses = s.responses(inDocument, status, codes)
+}
+
+// bounded is the context of a request that has so long; 0: until the server ends.
+func (s *Server) bounded(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return s.untilStopped(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
 }
 
 // makesTheStateGrow reports whether an operation is refused while the disk of the state is full. All are that write, even if what they write

@@ -61,7 +61,7 @@ func (s *Server) registerEnvironments() {
 		http.StatusOK, s.getEnvironment, codeNoEnvironment)
 	operation(s, "GET /v1/environments/{name}/check", AccessRead, "check-environment", "Show where an environment can run",
 		"For every node, or one, why it can't run there, as far as is known.", http.StatusOK, s.checkEnvironment, codeNoEnvironment, codeNoNode)
-	operation(s, "DELETE /v1/environments/{name}", AccessAdmin, "delete-environment", "Delete a built environment",
+	operation(s, "DELETE /v1/environments/{name}", AccessChange, "delete-environment", "Delete a built environment",
 		"Its image goes with it when nothing else needs that. Refused while it is in use, and `inspect` without `force`.",
 		http.StatusNoContent, s.deleteEnvironment, codeNoEnvironment, codeEnvironmentInUse)
 	operation(s, "POST /v1/builds", AccessAdmin, "create-build", "Build an environment",

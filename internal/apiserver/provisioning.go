@@ -59,6 +59,8 @@ type Images interface {
 	Touch(digest image.Digest) bool
 	// Put stores content and returns when it is durable; content of another digest is refused with image.ErrDigest.
 	Put(ctx context.Context, digest image.Digest, r io.Reader) error
+	// Receive stores what write writes, once write has returned nil; before, and after an error, nothing of it is there.
+	Receive(ctx context.Context, write func(io.Writer) error) (image.Blob, error)
 }
 
 // Recipes reads recipes of environments. recipes.Catalog is one.

@@ -127,26 +127,6 @@ func (a *app) clusterResume() *cobra.Command {
 	})
 }
 
-func (a *app) clusterSave() *cobra.Command {
-	var memory bool
-	cmd := a.turns(turn{
-		verb: "save", short: "Save clusters of virtual machines with their memory",
-		long: `Save every member with its memory to its node's disk, and wait until all are saved. A saved cluster keeps its addresses and its shared home,
-and releases its cores and memory. Its time limit keeps running. If the save of one member fails, all members continue.
-Only virtual machines can be saved, and none with a device other than a network adapter's virtual function.`,
-		goal: api.ClusterSaved, ask: (*client.Client).SaveCluster, is: func(st api.ClusterStatus) bool { return st.Saved },
-	})
-	cmd.Flags().BoolVar(&memory, "memory", true, "save the memory with the disks; there is no other way yet")
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if !memory {
-			return usage("--memory=false: a cluster can't be saved without its members' memory; nothing was changed")
-		}
-		return run(cmd, args)
-	}
-	return cmd
-}
-
 func (a *app) clusterRestore() *cobra.Command {
 	return a.turns(turn{
 		verb: "restore", short: "Let saved clusters go on",

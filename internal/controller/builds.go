@@ -128,6 +128,9 @@ func (r recipes) of(view *state.View, b *api.Build) lifecycle.BuildRecipe {
 	out := lifecycle.BuildRecipe{Bases: map[string]string{}, Local: read.Local()}
 	for _, name := range read.Needs() {
 		img := view.ImageOf(name)
+		if digest := b.Bases[name]; digest != "" {
+			img = view.Image(digest)
+		}
 		if img == nil {
 			return lifecycle.BuildRecipe{Missing: name}
 		}
@@ -171,6 +174,9 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	} else {
 		err = madeOf(m, next)
 	}
+	if err == nil && next.Project != "" && p.view.Environment(m.Environment) != nil {
+		err = fmt.Errorf("environment %q was made by somebody else meanwhile; save under another name", m.Environment)
+	}
 	if err != nil {
 		at := p.now
 		next.Phase, next.EndedAt, next.Message, next.Digest, next.Reused = api.BuildFailed, &at, err.Error(), "", false
@@ -179,7 +185,7 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	img := imageOf(m, manifest)
 	img.BuiltAt, img.BuildID, img.Bases, img.BuiltBy = p.now, next.ID, next.Bases, next.Built
 	revision, err := p.writer.FinishBuild(ctx, next, img, api.EnvironmentRecord{
-		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, UpdatedAt: p.now,
+		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, Project: next.Project, UpdatedAt: p.now,
 	})
 	p.committed = max(p.committed, revision)
 	return err

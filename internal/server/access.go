@@ -1,11 +1,17 @@
 package server
 
 import (
+	"errors"
+	"fmt"
+	"net/netip"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/member/membercert"
+	"github.com/nearmetal/nearmetal/internal/member/mungekey"
 	"github.com/nearmetal/nearmetal/internal/sshca"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
@@ -18,6 +24,28 @@ type certifier struct {
 	secrets trust.Secrets
 	user    string
 	now     func() time.Time
+}
+
+// keysOf returns marks of the keys that a member has from the site, as the leader renders them (package contextualization).
+func (c certifier) keysOf(intent api.ClusterIntent, a api.Assignment) ([][]byte, error) {
+	secret := c.secrets.At(intent.CreatedAt)
+	logins, err := sshca.New(secret, intent.UID, intent.CreatedAt)
+	if err != nil {
+		return nil, err
+	}
+	certificates, err := membercert.New(secret, intent.UID)
+	if err != nil {
+		return nil, err
+	}
+	host, err1 := logins.Host(a.ID, []string{a.Member, a.Address().String()})
+	user, err2 := logins.User(a.ID)
+	member, err3 := certificates.Member(a.ID, certificates.Period(c.now()))
+	workload, err4 := certificates.Workload(a.ID, []string{a.Member}, []netip.Addr{a.Address()}, certificates.Period(c.now()))
+	munge, err5 := mungekey.Derive(secret, intent.UID)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+		return nil, fmt.Errorf("the keys of member %s: %w", a.ID, err)
+	}
+	return changedfiles.Marks(host.PrivateKey, user.PrivateKey, member.Key, workload.Key, munge), nil
 }
 
 func (c certifier) Certify(intent api.ClusterIntent, key ssh.PublicKey, user string) (api.Certificate, error) {

@@ -429,6 +429,7 @@ func (s *Server) api(site *site) apiserver.Config {
 			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: s.deadlines(),
 		},
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
+		ClusterKeys: certifier{secrets: s.secrets, now: time.Now}.keysOf,
 		AgentStream: agentstream.Handler(site.agents.Serve), AgentTunnel: site.agents.ServeTunnel(), Log: s.cfg.Log,
 		AgentCarry: site.agents.ServeCarry(func(r agentstream.CarryRequest) (monitor.Carried, error) {
 			if isMember(site.cache.View(), r.Node) {

@@ -170,6 +170,9 @@ func (l *Leader) FinishBuild(ctx context.Context, build api.Build, image api.Ima
 	}
 	conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: revision}}
 	ops := []store.Op{put(key, build), put(prefixEnvironment+environment.Name, environment)}
+	if build.Project != "" { // it replaces no environment of somebody else
+		conds = append(conds, store.Cond{Key: prefixEnvironment + environment.Name})
+	}
 	cond, op, err := l.repo.keepImage(ctx, image)
 	if err != nil {
 		return 0, err

@@ -151,6 +151,16 @@ func (i *Images) Put(_ context.Context, digest image.Digest, r io.Reader) error 
 	return nil
 }
 
+// Receive stores content, unless write fails.
+func (i *Images) Receive(ctx context.Context, write func(io.Writer) error) (image.Blob, error) {
+	var data bytes.Buffer
+	if err := write(&data); err != nil {
+		return image.Blob{}, err
+	}
+	blob := image.Blob{Digest: image.DigestOf(data.Bytes()), SizeBytes: int64(data.Len())}
+	return blob, i.Put(ctx, blob.Digest, &data)
+}
+
 // Build lets a build run on a node.
 func (s *Site) Build(id, node string) {
 	s.t.Helper()
