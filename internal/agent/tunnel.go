@@ -134,7 +134,9 @@ func (a *Agent) connector(life context.Context, d driver.Driver, asked agentstre
 		if !ok {
 			return nil, fmt.Errorf("members of stack %q have no changed files to save", d.Stack())
 		}
-		return func(context.Context) (io.ReadWriteCloser, error) { return a.giveFiles(life, saver, asked.MemberID), nil }, nil
+		return func(context.Context) (io.ReadWriteCloser, error) {
+			return a.giveFiles(life, saver, asked.MemberID), nil
+		}, nil
 	case agentstream.TargetState, agentstream.TargetMove:
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return a.offer(ctx, life, asked) }, nil
 	default:

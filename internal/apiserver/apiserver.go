@@ -121,9 +121,9 @@ type Config struct {
 	// MaxSavedBytes is how much the files may hold that are saved of a member; 0: changedfiles.DefaultMaxBytes.
 	MaxSavedBytes int64
 	Tunnels       Tunnels
-	Homes     Homes
-	Hosts     Hosts
-	Networks  Networks
+	Homes         Homes
+	Hosts         Hosts
+	Networks      Networks
 	// Fabrics are the site's cells as this server has read them.
 	Fabrics situation.Fabrics
 	// Pool is where subnets of networks come from.

@@ -248,7 +248,9 @@ func (s *Server) listBuilds(ctx context.Context, _ *struct{}) (*body[api.List[ap
 }
 
 // seesBuild reports whether a principal may know of a build.
-func seesBuild(p tenancy.Principal, b *api.Build) bool { return b.Project == "" || seesProject(p, b.Project) }
+func seesBuild(p tenancy.Principal, b *api.Build) bool {
+	return b.Project == "" || seesProject(p, b.Project)
+}
 
 func (s *Server) getBuild(ctx context.Context, in *byID) (*body[api.Build], error) {
 	b := s.cfg.Reader.View().Build(in.ID)
