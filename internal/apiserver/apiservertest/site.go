@@ -300,7 +300,7 @@ func (s *Site) Place(name string) {
 		a := api.Assignment{
 			ID: c.UID() + "." + member + ".1", ClusterUID: c.UID(), Cluster: name, Generation: 1, Group: g.Name, Member: member,
 			Rank: rank, Node: nodes[n%len(nodes)].Name, Slots: []int{n / len(nodes)}, CPUs: []int{n / len(nodes)}, NUMANodes: []int{0},
-			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, ReserveBytes: resource.Reserve(&g), DiskBytes: int64(g.Disk), Stack: g.Stack, Display: g.Display, CPUModel: g.CPUModel, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
+			Memory: []api.MemoryClaim{{Bytes: int64(g.Memory)}}, ReserveBytes: resource.Reserve(&g), DiskBytes: int64(g.Disk), Stack: g.Stack, Whole: g.Stack == api.StackMetal, Display: g.Display, CPUModel: g.CPUModel, Environment: g.Environment, TakenAt: s.now().UTC(), Spare: spare,
 			CleanBy: api.ByAgents(nodes[n%len(nodes)].Name), Ports: []api.PortClaim{{Network: c.UID(), Kind: api.PortVeth, Address: netip.AddrFrom4([4]byte{10, 64, 16, byte(10 + n)}), MAC: fmt.Sprintf("02:6e:00:01:00:%02x", 10+n)}},
 		}
 		if img := s.Cache.View().ImageOf(g.Environment); img != nil {
