@@ -116,6 +116,55 @@ func TestContentOfAnotherDigestIsRefusedAndNothingStays(t *testing.T) {
 	}
 }
 
+func TestWhatIsReceivedHasItsNameOnceItIsWhole(t *testing.T) {
+	s := open(t, t.TempDir())
+	const text = "changed files"
+	blob, err := s.Receive(t.Context(), func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		if all, _ := s.List(); len(all) > 0 {
+			t.Errorf("before its end there are %v", all)
+		}
+		return err
+	})
+	if err != nil || blob != (image.Blob{Digest: image.DigestOf([]byte(text)), SizeBytes: int64(len(text))}) || !s.Has(blob.Digest) {
+		t.Errorf("received %+v, %v", blob, err)
+	}
+	if err := s.Remove(blob.Digest, nil); err != nil {
+		t.Fatal(err)
+	}
+	mine := errors.New("mine")
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx  context.Context
+		then error
+		want error
+	}{
+		"refused at its end":  {t.Context(), mine, mine},
+		"refused with an end": {t.Context(), io.EOF, io.EOF},
+		"broken off":          {t.Context(), io.ErrUnexpectedEOF, io.ErrUnexpectedEOF},
+		"nobody waits for it": {canceled, nil, context.Canceled},
+	} {
+		_, err := s.Receive(tc.ctx, func(w io.Writer) error {
+			for range 100 {
+				if _, err := io.WriteString(w, text); err != nil {
+					return err
+				}
+			}
+			return tc.then
+		})
+		if !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+		if left, _ := os.ReadDir(s.incoming); len(left) > 0 {
+			t.Errorf("%s: left: %v", name, left)
+		}
+		if all, err := s.List(); err != nil || len(all) > 0 {
+			t.Errorf("%s: stored: %v, %v", name, all, err)
+		}
+	}
+}
+
 func TestAFullFileSystemIsAClearErrorAndLosesNothing(t *testing.T) {
 	needs.Root(t, "mounts a small file system")
 	dir := t.TempDir()
