@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -257,6 +258,55 @@ func TestATunnelReachesAMembersConsoleAndItsDisplay(t *testing.T) {
 	if _, err := s.agent.OpenConsole(t.Context(), "n1", "uc1.c1-9.1", api.ConsoleRequest{}); err == nil || errors.Is(err, agentstream.ErrInUse) {
 		t.Errorf("a member that is not there: %v", err)
 	}
+}
+
+func TestATunnelHasTheFilesThatAMemberChangedOrWhyItHasNot(t *testing.T) {
+	s := newSite(t)
+	n := s.node("n1", 1)
+	s.create("c1", 1, 1)
+	s.awaitPhase("c1", api.ClusterReady)
+	const id = "uc1.c1-0.1"
+	n.host.Listen(id, -2, func(c net.Conn) {
+		_, _ = c.Write([]byte("the archive"))
+		_ = c.Close()
+	})
+	read := func() ([]byte, error) {
+		conn, err := s.agent.OpenFiles(t.Context(), "n1", id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		return io.ReadAll(conn)
+	}
+	if data, err := read(); err != nil || string(data) != "the archive" {
+		t.Errorf("read %q, %v", data, err)
+	}
+	n.host.Script(id, fake.Behaviour{FailFiles: 1})
+	data, err := read()
+	var tail archive.Tail
+	_, _ = tail.Write(data)
+	if _, failure := tail.Trailer(); err != nil || failure == nil || !strings.Contains(failure.Error(), "scripted to fail") {
+		t.Errorf("one that fails: %q, %v; its end says %v", data, err, failure)
+	}
+	if _, err := s.agent.OpenFiles(t.Context(), "n1", "uc1.c1-9.1"); err == nil || !strings.Contains(err.Error(), "no such member") {
+		t.Errorf("a member that is not there: %v", err)
+	}
+	// A member that ends amid it: what came is no end.
+	began := make(chan struct{})
+	n.host.Listen(id, -2, func(c net.Conn) {
+		_, _ = c.Write([]byte("the arch"))
+		close(began)
+	})
+	conn, err := s.agent.OpenFiles(t.Context(), "n1", id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-began
+	n.stop()
+	if data, err := io.ReadAll(conn); err == nil {
+		t.Errorf("the agent ended amid it: %q, and no error", data)
+	}
+	_ = conn.Close()
 }
 
 func TestTheEndOfAMembersConnectionEndsItsTunnel(t *testing.T) {

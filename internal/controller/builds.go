@@ -128,8 +128,8 @@ func (r recipes) of(view *state.View, b *api.Build) lifecycle.BuildRecipe {
 	out := lifecycle.BuildRecipe{Bases: map[string]string{}, Local: read.Local()}
 	for _, name := range read.Needs() {
 		img := view.ImageOf(name)
-		if digest := b.Bases[name]; digest != "" {
-			img = view.Image(digest)
+		if b.Project != "" { // changed files fit the image that their member had, and no later one
+			img = view.Image(b.Bases[name])
 		}
 		if img == nil {
 			return lifecycle.BuildRecipe{Missing: name}
@@ -174,8 +174,8 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	} else {
 		err = madeOf(m, next)
 	}
-	if err == nil && next.Project != "" && p.view.Environment(m.Environment) != nil {
-		err = fmt.Errorf("environment %q was made by somebody else meanwhile; save under another name", m.Environment)
+	if err == nil {
+		err = nameIsFree(p.view, next)
 	}
 	if err != nil {
 		at := p.now
@@ -208,6 +208,14 @@ func madeOf(m *image.Manifest, b api.Build) error {
 		return fmt.Errorf("node %s built a different recipe of %q; the image is rejected; build it again", b.Node, b.Environment)
 	}
 	return nil
+}
+
+// nameIsFree refuses to put files that were saved of a member into the place of another environment.
+func nameIsFree(view *state.View, b api.Build) error {
+	if b.Project == "" || view.Environment(b.Environment) == nil {
+		return nil
+	}
+	return fmt.Errorf("environment %q was made by somebody else meanwhile; save under another name", b.Environment)
 }
 
 // imageOf is what the API tells of an image.

@@ -89,6 +89,44 @@ func TestABuildIsReusedOnTheSameBasesOnly(t *testing.T) {
 	}
 }
 
+func TestChangedFilesAreLaidOverTheImageThatTheirMemberHad(t *testing.T) {
+	had, now := &api.Image{Digest: "sha256:" + strings.Repeat("a", 64)}, &api.Image{Digest: "sha256:" + strings.Repeat("b", 64)}
+	view := &state.View{Images: []*api.Image{had, now}, Environments: []*api.EnvironmentRecord{{Name: "debian-mpi", Digest: now.Digest}}}
+	build := &api.Build{
+		Recipe:  "name: saved\nbase: {environment: debian-mpi}\nchanges: sha256:" + strings.Repeat("0", 64) + "\n",
+		Project: "default", Bases: map[string]string{"debian-mpi": had.Digest},
+	}
+	waiting := recipes{}
+	if got := waiting.of(view, build); got.Bases["debian-mpi"] != had.Digest {
+		t.Errorf("saved files: %+v, want %s", got, had.Digest)
+	}
+	// A build of the site that starts again is laid over what the name stands for now.
+	build.Project = ""
+	if got := waiting.of(view, build); got.Bases["debian-mpi"] != now.Digest {
+		t.Errorf("a build of the site: %+v, want %s", got, now.Digest)
+	}
+	build.Project, view.Images = "default", []*api.Image{now}
+	if got := waiting.of(view, build); got.Missing != "debian-mpi" {
+		t.Errorf("without that image: %+v", got)
+	}
+}
+
+func TestSavedFilesReplaceNoEnvironment(t *testing.T) {
+	view := &state.View{Environments: []*api.EnvironmentRecord{{Name: "taken"}}}
+	for _, tc := range []struct {
+		build api.Build
+		free  bool
+	}{
+		{api.Build{Environment: "taken", Project: "default"}, false},
+		{api.Build{Environment: "taken"}, true},
+		{api.Build{Environment: "fresh", Project: "default"}, true},
+	} {
+		if err := nameIsFree(view, tc.build); (err == nil) != tc.free {
+			t.Errorf("%+v: %v", tc.build, err)
+		}
+	}
+}
+
 func TestABuilderPutsItsImageInNoOtherEnvironmentsPlace(t *testing.T) {
 	text := "name: debian-slurm\nbase:\n  environment: debian-mpi\npackages: [slurmd]\nstacks: [container]\n"
 	r, err := recipe.Parse([]byte(text))

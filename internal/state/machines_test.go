@@ -325,6 +325,26 @@ func TestABuildItsImageAndItsNameBecomeTrueTogether(t *testing.T) {
 	})
 }
 
+func TestABuildForAProjectReplacesNoEnvironment(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		build := api.Build{ID: "b1", Environment: "e", Project: "default", Phase: api.BuildRunning}
+		w.reach(w.repo.CreateBuild(ctx, build))
+		img := image("e", 1)
+		build.Phase, build.Digest = api.BuildSucceeded, img.Digest
+		env := api.EnvironmentRecord{Name: "e", Digest: img.Digest, Project: "default", UpdatedAt: now}
+		w.reach(w.leader.FinishBuild(ctx, build, img, env))
+		equal(t, *w.cache.View().Environment("e"), env)
+		build.ID, build.Phase = "b2", api.BuildRunning
+		w.reach(w.repo.CreateBuild(ctx, build))
+		build.Phase = api.BuildSucceeded
+		if _, err := w.leader.FinishBuild(ctx, build, img, env); !errors.Is(err, store.ErrConflict) {
+			t.Errorf("in the place of another: %v, want ErrConflict", err)
+		}
+	})
+}
+
 func TestWhatIsUsedIsNotDeleted(t *testing.T) {
 	w := enrolled(t, openMemory(t))
 	ctx := t.Context()
