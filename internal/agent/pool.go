@@ -33,7 +33,8 @@ const (
 
 // openPool opens the node's pool of volumes below the agent's directory; nil: the node offers none. A pool takes no room before its first volume.
 func openPool(opts config.Agent, dir, program string) (volume.Pool, error) {
-	if opts.NoVolumes || opts.InRAM { // what is in memory does not outlive a boot
+	// What is in memory does not outlive a boot, and the state of a machine that its server booted always is, even where its root's image is on a disk.
+	if opts.NoVolumes || opts.InRAM || opts.BootGeneration > 0 {
 		return nil, nil
 	}
 	at := filepath.Join(dir, "volumes")

@@ -36,3 +36,19 @@ func TestVolumesInFilesAreNotHiddenByAThinPool(t *testing.T) {
 		}
 	}
 }
+
+func TestNoVolumesAreKeptInMemory(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts config.Agent
+		kept bool
+	}{
+		"a host":                           {config.Agent{VolumePoolBytes: 64 << 20}, true},
+		"no volumes":                       {config.Agent{VolumePoolBytes: 64 << 20, NoVolumes: true}, false},
+		"a root in memory":                 {config.Agent{VolumePoolBytes: 64 << 20, InRAM: true}, false},
+		"a machine that its server booted": {config.Agent{VolumePoolBytes: 64 << 20, BootGeneration: 3}, false},
+	} {
+		if pool, err := openPool(tt.opts, t.TempDir(), ""); err != nil || (pool != nil) != tt.kept {
+			t.Errorf("%s: a pool: %v, want %v (%v)", name, pool != nil, tt.kept, err)
+		}
+	}
+}

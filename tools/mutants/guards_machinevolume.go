@@ -108,6 +108,13 @@ var machineVolumeGuards = []Mutant{
 		Test:    "./internal/placement TestNodesOfVolumesHaveAddressesThatNoMemberHas",
 	},
 	{
+		Guard:   "no volume is kept in the memory of a machine that its server booted",
+		File:    "internal/agent/pool.go",
+		Find:    " || opts.BootGeneration > 0 {",
+		Replace: " {",
+		Test:    "./internal/agent TestNoVolumesAreKeptInMemory",
+	},
+	{
 		Guard:   "a volume that is to be read is read-only on a machine",
 		File:    "internal/driver/metal/volumes.go",
 		Find:    "\tif !v.ReadOnly {\n",
