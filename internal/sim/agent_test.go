@@ -109,6 +109,8 @@ type wanted struct {
 	// volumes are the claims that it is to have, of this number.
 	volumes       []api.VolumeClaim
 	volumesNumber int64
+	// whole: it gets a machine of its own, which boots for it.
+	whole bool
 }
 
 func newAgent(n *node) {
@@ -310,6 +312,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
 			functions: functionsHeld(&m.Assignment), volumes: m.Assignment.Volumes, volumesNumber: m.Assignment.VolumesNumber,
+			whole: m.Assignment.ByProvisioner(),
 		}
 		if m.Assignment.Snapshot != nil {
 			w := a.desired[m.Assignment.ID]
@@ -449,6 +452,10 @@ func (a *agent) plan(id string, newest int64) {
 		if in.Host == lifecycle.HostAbsent && ok {
 			in.Desired.Moving = false
 		}
+	}
+	if ok && d.whole != a.n.isMember { // this agent has no driver for it
+		m.report = &lifecycle.Report{Phase: api.MemberFailed, Message: "no driver"}
+		return
 	}
 	m.report, m.clean = nil, ok && d.Release && a.n.w.cfg.Without == GuardLooking
 	for _, op := range lifecycle.PlanMember(in) {

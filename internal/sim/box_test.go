@@ -43,8 +43,9 @@ type box struct {
 	byItself                                         bool // it is about to go off, or to be switched, by no order to its BMC
 	unplugged                                        bool // its cable is out
 	silentUntil                                      time.Time
-	hangs                                            bool  // its firmware hangs
-	left                                             int64 // the boot whose environment left something on its disks; 0: nothing is there
+	hangs                                            bool   // its firmware hangs
+	left                                             int64  // the boot whose environment left something on its disks; 0: nothing is there
+	tenant                                           string // the member that had the whole machine and left something; "": none
 }
 
 // running is what a machine runs: nothing, or what it was given in the boot of a generation.
@@ -357,6 +358,7 @@ func (b *box) system(ctx context.Context, m netboot.Machine, token string) after
 		return t.clean(ctx, welcome.Clean)
 	}
 	b.leave(generation)
+	b.moveIn(welcome.Purpose, generation)
 	return t.environment(ctx, generation, welcome)
 }
 
@@ -383,7 +385,9 @@ func (t *talker) obey(ctx context.Context, path string, in any) (next after, end
 
 func (t *talker) inspect(ctx context.Context) after {
 	pause(ctx, t.between(2*time.Second, time.Minute))
-	next, _ := t.obey(ctx, boot.ReportPath, boot.Report{Hardware: api.Hardware{Architecture: "x86_64", MemoryBytes: 64 << 30}})
+	next, _ := t.obey(ctx, boot.ReportPath, boot.Report{Hardware: api.Hardware{
+		Architecture: "x86_64", MemoryBytes: t.node.record.Capacity.MemoryBytes, CPU: api.CPU{Threads: len(t.node.record.Capacity.Cores)},
+	}})
 	return next
 }
 

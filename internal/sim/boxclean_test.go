@@ -51,6 +51,7 @@ func (t *talker) clean(ctx context.Context, order *boot.CleanOrder) after {
 	default:
 		disk.State = api.CleanDone
 		t.leave(0)
+		t.forget()
 		t.w.happened("cleaned")
 	}
 	report.Done, report.Steps = true, []api.CleanStep{disk}
@@ -62,6 +63,11 @@ func (t *talker) clean(ctx context.Context, order *boot.CleanOrder) after {
 func (w *world) askToClean(b *box, uid string) error {
 	dryRun := w.drawnFor(fmt.Sprintf("%s dry at %s", b.name, w.since()), 4) == 0
 	w.trace("%s is to be cleaned, dry: %t", b.name, dryRun)
+	return w.putClean(b, uid, dryRun)
+}
+
+// putClean is what the API does with a request to clean a machine.
+func (w *world) putClean(b *box, uid string, dryRun bool) error {
 	s := w.up()
 	_, _, err := s.repo.UpdateMachineIntent(s.ctx, b.name, uid, func(in *api.MachineIntent) error {
 		in.Clean = api.CleanRequest{Number: in.Clean.Number + 1, DryRun: dryRun}
@@ -73,6 +79,9 @@ func (w *world) askToClean(b *box, uid string) error {
 // hold quarantines or releases a machine.
 func (w *world) hold(b *box, uid string, action api.HoldAction) error {
 	w.trace("%s: %s", b.name, action)
+	if action == api.HoldRelease { // whoever releases it answers for it
+		b.wipe()
+	}
 	s := w.up()
 	_, _, err := s.repo.UpdateMachineIntent(s.ctx, b.name, uid, func(in *api.MachineIntent) error {
 		in.Hold = api.HoldRequest{Number: in.Hold.Number + 1, Action: action, Reason: "noise", By: "ann"}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -15,7 +16,7 @@ func (b *box) takeNode() {
 	b.w.inbox.post(b.name, func() {
 		if n := b.node; n.up && n.life == was {
 			n.loseMemory()
-			if !b.disk {
+			if n.record.InRAM {
 				n.loseDisk()
 			}
 		}
@@ -63,7 +64,10 @@ func (t *talker) nodeAgent(ctx context.Context, generation int64, welcome boot.W
 			return
 		}
 		n.life, n.up, n.identity, n.leaving = life, true, welcome.Agent.Certificate.Certificate, false
-		n.record.BootGeneration, n.record.InRAM = generation, !t.disk
+		n.record.BootGeneration, n.record.InRAM = generation, !t.disk || welcome.Purpose == api.BootMember
+		if n.isMember = welcome.Purpose == api.BootMember; n.isMember {
+			n.loseDisk() // what its disks hold, nobody looks for
+		}
 		t.finish = finish
 		n.startAgent()
 	})

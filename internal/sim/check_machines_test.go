@@ -24,6 +24,7 @@ func (w *world) checkRecord(before, after api.MachineRecord, known bool) {
 		w.fail("machines", "%s: its generation went from %d back to %d", b.name, before.Generation, after.Generation)
 	}
 	w.checkClean(b, before, after)
+	w.checkTenant(b, before, after)
 	if known && before.Phase == after.Phase {
 		return
 	}
@@ -88,6 +89,7 @@ func (w *world) checkGone(before api.MachineRecord) {
 		if !b.node.up {
 			b.node.loseDisk()
 		}
+		b.forget()
 	})
 	if before.Phase == api.MachineRemoving && !b.blind { // of the others it is said that they may run on
 		w.checkOff(b, b.really(), "was removed")

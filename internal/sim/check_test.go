@@ -254,6 +254,7 @@ func (w *world) checkPhase(l *landed) {
 	case r.Phase == api.ClusterReady:
 		w.checks.ready[r.Name] = time.Now()
 		w.checkReady(r, l)
+		w.checkFenced(r, l.all)
 	case r.Phase == api.ClusterFailed:
 		w.checkFailed(r, l.all)
 	case r.Phase == api.ClusterDeleting:
@@ -401,8 +402,12 @@ func (w *world) checkHeard(s *server, n *node) {
 			w.fail("heard", "%s said %s ago that %s is %s, and the server believes that it is %q", n.record.Name, time.Since(a.saidAt), m.ID, m.Phase, phase)
 		}
 	}
-	if clean := s.monitor.Clean(n.record.Name); !slices.Equal(clean, a.said.Clean) {
-		w.fail("heard", "%s said %s ago that %v are clean, and the server believes that %v are", n.record.Name, time.Since(a.saidAt), a.said.Clean, clean)
+	said := a.said.Clean
+	if n.isMember {
+		said = nil // it is not believed that nothing is left of itself
+	}
+	if clean := s.monitor.Clean(n.record.Name); !slices.Equal(clean, said) {
+		w.fail("heard", "%s said %s ago that %v are clean, and the server believes that %v are", n.record.Name, time.Since(a.saidAt), said, clean)
 	}
 }
 
@@ -428,7 +433,7 @@ func (w *world) checkLost() {
 				moving[a.From] = moving[a.From] || a.releasedAt == nil && a.IsSuccessor()
 			}
 			for _, a := range all {
-				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && !a.IsSnapshot() && !moving[a.ID] && down[a.Node] {
+				if a.releasedAt == nil && !a.Spare && !a.Saved && !a.IsSuccessor() && !a.IsSnapshot() && !moving[a.ID] && down[a.Node] && !m.onItsWay(a.Assignment) {
 					w.fail("lost", "cluster %s, which is %s, still holds %s on node %s, which is down", e.record.Name, e.record.Phase, a.ID, a.Node)
 				}
 			}
@@ -483,7 +488,7 @@ func (w *world) checkDeadlines() {
 				overdue("the grace", *r.ExpiredAt, deadlines.Grace)
 			case r.ExpiredAt != nil:
 			case r.Phase == api.ClusterStarting:
-				overdue("the start", r.ChangedAt, deadlines.Start)
+				overdue("the start", r.ChangedAt, startOf(m.assignments(r), deadlines))
 			case r.Phase == api.ClusterSaving && (r.GaveUp == nil || e.intent.SaveAskedAt == nil || !r.GaveUp.AskedAt.Equal(*e.intent.SaveAskedAt)):
 				overdue("the save", r.ChangedAt, deadlines.Save)
 			}

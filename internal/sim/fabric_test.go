@@ -83,9 +83,9 @@ func (f *managed) keepers(log *slog.Logger) situation.Fabrics {
 // offers is what the site carries.
 func (w *world) offers() offer.Site {
 	if w.fabric == nil {
-		return offer.Site{}
+		return offer.Site{Metal: w.whole}
 	}
-	return offer.Site{Fabrics: []string{cell}}
+	return offer.Site{Metal: w.whole, Fabrics: []string{cell}}
 }
 
 // executor is a server's way to the fabric.

@@ -184,6 +184,7 @@ func (w *world) becomeCalm() {
 	}
 	w.undrainAll()
 	w.limitAtLast()
+	w.careForMachines()
 	w.awaitRest(time.Now())
 }
 
@@ -275,6 +276,7 @@ func (w *world) hadAll() {
 		w.growOld()
 		return
 	}
+	w.checkNoTenants()
 	if !w.noneIsRemoved() {
 		w.fail("machines", "a machine that was to be removed is still there")
 	}

@@ -51,6 +51,8 @@ type node struct {
 	box     *box
 	life    int
 	leaving bool // it powers itself off
+	// isMember: the machine was booted for a member, which has all of it.
+	isMember bool
 	// forgotten: it was out of the inventory once.
 	forgotten bool
 }

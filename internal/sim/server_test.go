@@ -113,9 +113,10 @@ func (w *world) start() {
 	s.monitor = monitor.New(monitor.Config{
 		LogDir: w.t.TempDir(), DeathTimer: lifecycle.DefaultDeathTimer, Now: s.wall, Log: quiet,
 		Register: func(ctx context.Context, node api.NodeRecord) error {
-			_, err := s.repo.PutNode(ctx, node)
+			_, err := s.repo.PutNode(ctx, asInspected(s.cache.View(), node))
 			return err
 		},
+		IsMember: func(node string) bool { return memberOf(s.cache.View(), node) },
 	})
 	s.agents = agentstream.Handler(s.monitor.Serve)
 	s.fabrics = w.fabric.keepers(quiet)

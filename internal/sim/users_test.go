@@ -41,7 +41,7 @@ func (w *world) scheduleUsers() {
 	if w.userRandom.IntN(4) == 0 {
 		rest += 2 * lifecycle.DefaultDeadlines().Clean // long enough for what can't be cleaned to be quarantined
 	}
-	t += rest
+	t += max(rest, w.scheduleWhole()-t)
 	if w.cfg.Until != 0 {
 		t = min(t, w.cfg.Until)
 	}

@@ -80,6 +80,7 @@ type world struct {
 	bmcs    *fake.Site
 	fabric  *managed // nil: the site has none
 	boxes   []*box
+	whole   bool // members get whole machines
 	nodes   []*node
 	carries []*carry
 	lives   int // how many memories members had so far
@@ -131,6 +132,7 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w.makeFabric()
 	w.makeNodes()
 	w.makeBoxes()
+	w.drawWhole()
 	w.start()
 	w.makeImages()
 	for _, n := range w.nodes {

@@ -1,0 +1,267 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/offer"
+	"github.com/nearmetal/nearmetal/internal/state"
+)
+
+// wholeLasts is how much longer a site with clusters of whole machines lives: each member's machine boots, and is cleaned afterwards.
+const wholeLasts = 25 * time.Minute
+
+// drawWhole draws whether members get whole machines of the site, which the provisioner carries.
+func (w *world) drawWhole() {
+	w.whole = source(w.cfg.Seed, "whole").IntN(2) == 0 && w.cfg.Kinds.Has(Whole) && len(w.boxes) > 0
+}
+
+// scheduleWhole lets users create clusters of whole machines, scale them, and delete them some time later. It returns how long that takes.
+func (w *world) scheduleWhole() time.Duration {
+	if !w.whole {
+		return 0
+	}
+	r, at := source(w.cfg.Seed, "whole clusters"), time.Duration(0)
+	for i := range min(4+r.IntN(6), w.cfg.Lives) {
+		at += span(r, 0, wholeLasts/5)
+		in := api.ClusterIntent{Name: fmt.Sprintf("w%d", i+1), Project: api.DefaultProject, User: fmt.Sprintf("user%d", r.IntN(2)+1)}
+		in.Spec.Groups = []api.Group{{
+			Name: "g0", Size: 1 + r.IntN(min(2, len(w.boxes))), Shape: api.Shape{Cores: 1}, Stack: api.StackMetal, Environment: environments[1+r.IntN(2)],
+		}}
+		in.Spec.Queue = r.IntN(4) > 0
+		l := life{intent: in, lasts: span(r, 20*time.Second, wholeLasts/2)}
+		if stays := r.IntN(4) == 0; stays {
+			l.lasts = longest
+		}
+		for range r.IntN(3) {
+			c := drawChange(r, min(l.lasts, wholeLasts/2))
+			if c.size = 1 + c.size%mostBoxes; c.kind != Pause {
+				l.changes = append(l.changes, c)
+			}
+		}
+		if at < wholeLasts {
+			w.after(at, func() { w.createWhole(l) })
+		}
+	}
+	return wholeLasts
+}
+
+// createWhole creates a cluster of whole machines, as soon as a server is there to ask.
+func (w *world) createWhole(l life) {
+	s := w.up()
+	switch {
+	case w.isCalm():
+		return
+	case s == nil:
+		w.after(time.Second, func() { w.createWhole(l) })
+		return
+	}
+	w.ids++
+	in := l.intent
+	in.UID, in.CreatedAt = fmt.Sprintf("u%d", w.ids), s.now()
+	if _, err := s.repo.CreateCluster(s.ctx, in); err != nil {
+		if s.ctx.Err() == nil {
+			w.must(err)
+		}
+		return
+	}
+	w.happened(Whole.String())
+	w.count(func(st *Stats) { st.Lives++ })
+	w.trace("create %s (%s) of whole machines: %+v", in.Name, in.UID, in.Spec)
+	for _, c := range l.changes {
+		w.after(c.after, func() { w.change(in.Name, in.UID, c) })
+	}
+	if l.lasts != longest {
+		w.after(l.lasts, func() {
+			if !w.isCalm() {
+				w.delete(in.Name, in.UID)
+			}
+		})
+	}
+}
+
+// memberOf reports whether a node is a machine that a member has whole, as the server finds out.
+func memberOf(view *state.View, node string) bool {
+	n := view.Node(node)
+	return n != nil && n.Identity != nil && n.Identity.Member != ""
+}
+
+// asInspected is what a server stores of a node whose agent connects: of a machine that a member has whole, nothing that its users say.
+func asInspected(view *state.View, node api.NodeRecord) api.NodeRecord {
+	if !memberOf(view, node.Name) {
+		return node
+	}
+	known := api.NodeRecord{Name: node.Name, BootGeneration: node.BootGeneration, Underlay: node.Underlay, Stacks: []api.StackCheck{}, Environments: []api.EnvironmentOnNode{}}
+	if hardware := view.Node(node.Name).Hardware(); hardware != nil {
+		known.Capacity = offer.Inspected(hardware).Capacity
+	}
+	return known
+}
+
+// moveIn notes for whom a machine boots: whatever the member before left must be gone by then.
+func (b *box) moveIn(purpose api.BootPurpose, generation int64) {
+	member := ""
+	if purpose == api.BootMember {
+		if member = b.memberOf(generation); member == "" {
+			return // it was removed meanwhile
+		}
+		b.w.happened("machine booted for a member")
+	}
+	b.mu.Lock()
+	was := b.tenant
+	b.tenant = member
+	b.mu.Unlock()
+	if was != "" && was != member {
+		b.w.fail("whole", "%s boots for %q, and has what %s left on its disks", b.name, member, was)
+	}
+}
+
+// wipe is a person who answers for a machine: it is off, and nothing of anybody is left on it.
+func (b *box) wipe() {
+	b.mu.Lock()
+	tenant := b.tenant
+	b.tenant, b.left = "", 0
+	b.mu.Unlock()
+	if tenant == "" {
+		return
+	}
+	b.w.trace("a person wipes %s after %s", b.name, tenant)
+	b.press(api.PowerOff)
+}
+
+// checkTenant looks at what a commit says of the member that a machine is held for; the store's mu is held.
+func (w *world) checkTenant(b *box, before, after api.MachineRecord) {
+	if before.UID != after.UID {
+		return
+	}
+	was, is := before.Tenant, after.Tenant
+	b.mu.Lock()
+	left := b.tenant
+	b.mu.Unlock()
+	switch {
+	case was != nil && is != nil && was.Assignment != is.Assignment:
+		w.fail("whole", "%s goes from %s to %s, and was not cleaned between", b.name, was.Assignment, is.Assignment)
+	case was != nil && is == nil:
+		w.happened("machine clean after its member")
+		if left == was.Assignment {
+			w.fail("whole", "%s is called clean after %s, which is still on its disks", b.name, left)
+		}
+	}
+	// A boot that fails is tried once more; a member that was there is not there again.
+	again := before.Phase == api.MachineReady && after.Phase == api.MachineBooting && after.Boot.Purpose == api.BootMember
+	if again && before.Boot.Member == after.Boot.Member {
+		w.fail("whole", "%s boots again for %s, which was there", b.name, after.Boot.Member)
+	}
+}
+
+// checkFenced checks, of a cluster that is called ready, that no machine goes on with a lost member: each was told to go off, is off, or waits for people.
+func (w *world) checkFenced(r *api.ClusterRecord, all []held) {
+	for _, a := range all {
+		b := w.box(a.Node)
+		if b == nil || !a.ByProvisioner() || a.releasedAt == nil || a.clean {
+			continue
+		}
+		w.happened("ready while a lost machine is not clean")
+		m, known := w.store.machine(b.name)
+		if known && m.Phase == api.MachineReady && m.Stop == nil && m.Boot.Member == a.ID && time.Since(later(*a.releasedAt, w.store.leaderSince())) > aMoment {
+			w.fail("whole", "cluster %s is ready, and %s goes on with %s, which is lost", r.Name, b.name, a.ID)
+		}
+	}
+}
+
+// careForMachines are the operators, when nothing goes wrong any more: a machine that waits for people after a member gets another cleaning.
+func (w *world) careForMachines() {
+	if !w.whole {
+		return
+	}
+	if s := w.up(); s != nil {
+		for m := range s.cache.View().Machines() {
+			r, b := m.Record, w.box(m.Name())
+			if r == nil || r.Tenant == nil || m.Intent.Clean.Number > r.DoneClean || r.Quarantine == nil && (r.Phase != api.MachineFailed || r.Stop == nil) {
+				continue
+			}
+			w.happened("machine that waited for people")
+			if b.blind {
+				b.press(api.PowerOff)
+			}
+			w.trace("%s is %s (%s), and gets another cleaning", b.name, r.Phase, r.Message)
+			w.must(w.putClean(b, m.UID(), false))
+		}
+	}
+	w.after(time.Minute, w.careForMachines)
+}
+
+// checkNoTenants checks that no machine is held for anybody when all clusters are gone, and that none has anything of anybody.
+func (w *world) checkNoTenants() {
+	for _, b := range w.boxes {
+		if r, _ := w.store.machine(b.name); r.Tenant != nil {
+			w.fail("whole", "%s is still held for %s: it is %s (%s)", b.name, r.Tenant.Assignment, r.Phase, r.Message)
+		}
+		b.mu.Lock()
+		left := b.tenant
+		b.mu.Unlock()
+		if left != "" {
+			w.fail("whole", "%s still has what %s left", b.name, left)
+		}
+	}
+}
+
+// startOf is how long a cluster may take to start.
+func startOf(all []held, deadlines lifecycle.Deadlines) time.Duration {
+	if slices.ContainsFunc(all, func(a held) bool { return a.releasedAt == nil && a.ByProvisioner() }) {
+		return deadlines.Machine
+	}
+	return deadlines.Start
+}
+
+// onItsWay reports whether a machine that a member has whole boots for it, or is about to: its agent is not there yet.
+func (m *mirror) onItsWay(a *api.Assignment) bool {
+	seen, known := m.machines[a.Node]
+	r := seen.record
+	ready := r.Phase == api.MachineReady && r.Boot.Member == a.ID && time.Since(seen.changed) > aMoment+lifecycle.DefaultDeathTimer
+	return a.ByProvisioner() && known && r.Quarantine == nil && !ready
+}
+
+// memberOf is the member that a boot is for, "" when the machine is not known any more.
+func (b *box) memberOf(generation int64) string {
+	r, _ := b.w.store.machine(b.name)
+	switch {
+	case r.Boot != nil && r.Boot.Generation == generation:
+		return r.Boot.Member
+	case r.Tenant != nil && r.Tenant.Generation <= generation:
+		return r.Tenant.Assignment
+	}
+	return ""
+}
+
+// forget notes that nothing of a member is left on the machine.
+func (b *box) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tenant = ""
+}
+
+// wholeKinds are what matters in the life of clusters of whole machines.
+func wholeKinds() Kinds {
+	return 1<<Machines | 1<<Whole | 1<<Scale | 1<<Remove | 1<<Drain | 1<<MemberEnds | 1<<MemberIll | 1<<StartFails | 1<<CleanFails | 1<<LateMessages | 1<<CommitUnknown |
+		1<<CrashBetweenWrites | 1<<ClockJump | 1<<Panic | 1<<AgentRestart | 1<<AgentSleep | 1<<AgentHangs | 1<<Power | 1<<Cut | 1<<CutOneWay | 1<<Reset | 1<<LeaderCrash | 1<<Usurp |
+		1<<Deposed | 1<<Stall | 1<<BMC | 1<<Button | 1<<Cable | 1<<Hang
+}
+
+func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
+	first, count := seeds(t)
+	total, failed := runAll(t, first, count, wholeKinds())
+	if failed != nil {
+		t.Fatal(explain(t, Config{}, failed))
+	}
+	for _, counts := range []map[string]int{total.Happened, total.Transitions, total.Events} {
+		for _, what := range slices.Sorted(maps.Keys(counts)) {
+			t.Logf("%8d %s", counts[what], what)
+		}
+	}
+}
