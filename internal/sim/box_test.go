@@ -61,6 +61,9 @@ type running struct {
 func (w *world) makeBoxes() {
 	r := source(w.cfg.Seed, "boxes")
 	count := r.IntN(mostBoxes + 1)
+	if w.whole {
+		count = mostBoxes
+	}
 	for i := range mostBoxes {
 		blind := r.IntN(4) == 0
 		if i < count && (w.cfg.Boxes == 0 || i < w.cfg.Boxes) && w.cfg.Kinds.Has(Machines) {

@@ -23,6 +23,9 @@ func (t *talker) clean(ctx context.Context, order *boot.CleanOrder) after {
 		return powerOff
 	}
 	disk := api.CleanStep{Kind: api.CleanDisk, Target: "sda", State: api.CleanPlanned, TotalBytes: 20}
+	if t.w.drawnFor(fmt.Sprintf("%s cleaned at %s", t.name, t.w.since()), 3) > 0 {
+		disk.TotalBytes = 4
+	}
 	report := boot.CleanReport{DryRun: order.DryRun, TotalBytes: disk.TotalBytes}
 	fails := t.chance(Panic, 5)
 	for disk.Bytes < disk.TotalBytes && !order.DryRun {

@@ -81,7 +81,11 @@ func (w *world) schedulePeople() {
 			return
 		}
 		w.askForMachine(r)
-		w.after(span(r, time.Second, 2*time.Minute), next)
+		pause := span(r, time.Second, 2*time.Minute)
+		if w.whole { // most machines are for members
+			pause *= 4
+		}
+		w.after(pause, next)
 	}
 	w.after(span(r, time.Second, 2*time.Minute), next)
 }

@@ -80,6 +80,16 @@ func TestTheQueueKeepsItsPromisesWhereNothingGoesWrong(t *testing.T) {
 // runAll runs seeds on all cores until one fails; only those kinds of things happen that are among kinds.
 func runAll(t *testing.T, first, count uint64, kinds Kinds) (Stats, *Violation) {
 	t.Helper()
+	return runEach(t, first, count, func(seed uint64) Settings {
+		s := NewSettings(seed)
+		s.Kinds &= kinds
+		return s
+	})
+}
+
+// runEach runs sites on all cores until one fails.
+func runEach(t *testing.T, first, count uint64, settings func(seed uint64) Settings) (Stats, *Violation) {
+	t.Helper()
 	next := make(chan uint64)
 	stop := make(chan struct{})
 	var mu sync.Mutex
@@ -88,9 +98,7 @@ func runAll(t *testing.T, first, count uint64, kinds Kinds) (Stats, *Violation) 
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			for seed := range next {
-				cfg := Config{Settings: NewSettings(seed)}
-				cfg.Kinds &= kinds
-				stats, err := run(t, cfg)
+				stats, err := run(t, Config{Settings: settings(seed)})
 				mu.Lock()
 				total.add(stats)
 				var v *Violation

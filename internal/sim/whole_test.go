@@ -18,7 +18,7 @@ const wholeLasts = 25 * time.Minute
 
 // drawWhole draws whether members get whole machines of the site, which the provisioner carries.
 func (w *world) drawWhole() {
-	w.whole = source(w.cfg.Seed, "whole").IntN(2) == 0 && w.cfg.Kinds.Has(Whole) && len(w.boxes) > 0
+	w.whole = source(w.cfg.Seed, "whole").IntN(4) > 0 && w.cfg.Kinds.Has(Whole) && w.cfg.Kinds.Has(Machines)
 }
 
 // scheduleWhole lets users create clusters of whole machines, scale them, and delete them some time later. It returns how long that takes.
@@ -255,7 +255,9 @@ func wholeKinds() Kinds {
 
 func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
 	first, count := seeds(t)
-	total, failed := runAll(t, first, count, wholeKinds())
+	total, failed := runEach(t, first, count, func(seed uint64) Settings {
+		return Settings{Seed: seed, Lives: 12, Kinds: wholeKinds()}
+	})
 	if failed != nil {
 		t.Fatal(explain(t, Config{}, failed))
 	}

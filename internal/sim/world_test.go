@@ -131,8 +131,8 @@ func newWorld(t *testing.T, cfg Config) *world {
 	w.checks, w.looked = newChecks(), newLooked()
 	w.makeFabric()
 	w.makeNodes()
-	w.makeBoxes()
 	w.drawWhole()
+	w.makeBoxes()
 	w.start()
 	w.makeImages()
 	for _, n := range w.nodes {
