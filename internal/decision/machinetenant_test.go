@@ -65,6 +65,19 @@ func TestAMachineGoesOffWhenItsMemberIsReleasedAndIsNobodysOnceItIsClean(t *test
 	m.wantCleaned()
 }
 
+func TestAMachineThatBootsForAMemberIsPoweredOffByForceOnly(t *testing.T) {
+	for _, action := range []api.PowerAction{api.PowerActionOff, api.PowerActionCycle} {
+		m := given(t)
+		m.request(action, "", false)
+		m.want(api.MachineBooting)
+		if m.record.Boot.Member != "a.1" || !strings.Contains(m.record.Message, "use --force") {
+			t.Errorf("%s: it boots %+v and says %q", action, m.record.Boot, m.record.Message)
+		}
+		m.request(action, "", true)
+		m.want(api.MachineStopping)
+	}
+}
+
 // wantCleaned follows a machine that is off after its member: it is cleaned, and nobody's.
 func (m *machine) wantCleaned() {
 	m.t.Helper()

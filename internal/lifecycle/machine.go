@@ -312,6 +312,10 @@ func (in MachineInput) trouble() []MachineOperation {
 		return ops
 	}
 	if req := in.Intent.Request; req.Number > r.DoneRequest && req.Action != api.PowerActionOn {
+		if in.Tenant.Holds() && !req.Force { // the member came after the request was found to disturb nobody
+			return in.refuse(TakeUp{Request: req.Number, Inspect: r.DoneInspect}, r.Phase,
+				fmt.Sprintf("can't be powered %s: it boots for cluster %s; use --force to do it anyway", req.Action, in.Tenant.Cluster))
+		}
 		then := ""
 		if req.Action == api.PowerActionCycle {
 			then = orElse(req.Environment, r.Boot.Environment)

@@ -45,6 +45,13 @@ var metalGuards = []Mutant{
 		Test:    "./internal/decision TestAMachineBootsForTheMemberThatGetsAllOfIt",
 	},
 	{
+		Guard:   "a machine that boots for a member is not taken from it without force",
+		File:    "internal/lifecycle/machine.go",
+		Find:    "if in.Tenant.Holds() && !req.Force { // the member came",
+		Replace: "if false { // the member came",
+		Test:    "./internal/decision TestAMachineThatBootsForAMemberIsPoweredOffByForceOnly",
+	},
+	{
 		Guard:   "a machine that restarts under its member is not booted for it again",
 		File:    "internal/lifecycle/machine.go",
 		Find:    "case in.Record.Tenant != nil: // a member",

@@ -6,6 +6,9 @@ const simulated = "./internal/sim TestRandomLivesKeepEveryInvariant"
 // simulatedQueue lives through sites where nothing goes wrong: there forecasts hold.
 const simulatedQueue = "./internal/sim TestTheQueueKeepsItsPromisesWhereNothingGoesWrong"
 
+// simulatedMachines lives through sites whose clusters have whole machines.
+const simulatedMachines = "./internal/sim TestRandomLivesOfWholeMachinesKeepEveryInvariant"
+
 // simGuards are inside the components that the simulator runs as they are: with one of them removed, some site must fail a check.
 var simGuards = []Mutant{
 	{
@@ -210,5 +213,54 @@ var simGuards = []Mutant{
 		Find:    "s.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true",
 		Replace: "for _, n := range view.Nodes {\n\t\t\t\ts.proofs[api.Proof{Assignment: id, Prover: api.Prover{By: api.ExecutorAgent, At: n.Name}}] = true\n\t\t\t}",
 		Test:    simulated,
+	},
+	{
+		Guard:   "simulated: what a member left on its machine is cleaned before anybody else has the machine",
+		File:    "internal/situation/whole.go",
+		Find:    "m.Record.Tenant.Assignment != assignment",
+		Replace: "m.Record.Phase == api.MachineOff",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: a machine whose member is gone is cleaned",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "case r.Tenant != nil && (!t.Holds() || t.Assignment != r.Tenant.Assignment):",
+		Replace: "case false:",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: a cleaning that failed does not make a machine nobody's",
+		File:    "internal/decision/machine.go",
+		Find:    "if r.Tenant != nil && r.Tenant.Generation < clean.Generation {\n\t\t\t\tr.Tenant = nil\n\t\t\t}\n\t\t}",
+		Replace: "}\n\t\tr.Tenant = nil",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: a machine that restarts under its member is not booted for it again",
+		File:    "internal/lifecycle/machine.go",
+		Find:    "case in.Record.Tenant != nil: // a member",
+		Replace: "case false: // a member",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: the agent of a member does not prove its own machine clean",
+		File:    "internal/monitor/monitor.go",
+		Find:    "if m.cfg.IsMember != nil && m.cfg.IsMember(name) {",
+		Replace: "if m.cfg.IsMember != nil && m.cfg.IsMember(name) && false {",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: a machine goes off when its member is let go of",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "case booted && t.Holds() && t.Assignment == r.Boot.Member:",
+		Replace: "case booted:",
+		Test:    simulatedMachines,
+	},
+	{
+		Guard:   "simulated: a member whose machine could not boot is replaced",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "o.Phase, o.Message = api.MemberFailed, \"its machine failed: \"+r.Message",
+		Replace: "o.Message = \"its machine failed: \" + r.Message",
+		Test:    simulatedMachines,
 	},
 }
