@@ -13,6 +13,7 @@ const (
 	MachineEnrolled   MachinePhase = "enrolled"   // known by its addresses, never inspected
 	MachineInspecting MachinePhase = "inspecting" // boots or runs the environment "inspect"
 	MachineOff        MachinePhase = "off"        // inspected, healthy, powered off on purpose
+	MachineWarm       MachinePhase = "warm"       // inspected or cleaned, and waits in its boot agent for what it boots next
 	MachineBooting    MachinePhase = "booting"    // powered on, its agent has not called yet
 	MachineReady      MachinePhase = "ready"      // its agent is connected from this boot and the checks passed
 	MachineCleaning   MachinePhase = "cleaning"   // boots or runs the environment "inspect", to be cleaned of what its tenant left
@@ -261,6 +262,8 @@ type Boot struct {
 	Local bool `json:"local,omitempty"`
 	// Member is the assignment that it is booted for; empty for other purposes than that.
 	Member string `json:"member,omitempty"`
+	// Warm: the machine was on, in its boot agent, and goes on from there, without its firmware.
+	Warm bool `json:"warm,omitempty"`
 }
 
 // MachineTenant is the member that had a whole machine last.

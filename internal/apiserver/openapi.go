@@ -161,7 +161,7 @@ func (memberPhaseSchema) Schema(huma.Registry) *huma.Schema {
 func (nodePhaseSchema) Schema(huma.Registry) *huma.Schema {
 	of := func(p api.MachinePhase) api.NodePhase { return api.NodePhase(p) }
 	return words(api.NodeReady, api.NodeUnknown, api.NodeDown, of(api.MachineEnrolled), of(api.MachineInspecting), of(api.MachineCleaning), of(api.MachineOff),
-		of(api.MachineBooting), of(api.MachineStopping), of(api.MachineFailed), of(api.MachineRemoving))
+		of(api.MachineWarm), of(api.MachineBooting), of(api.MachineStopping), of(api.MachineFailed), of(api.MachineRemoving))
 }
 
 func (jobPhaseSchema) Schema(huma.Registry) *huma.Schema {
@@ -175,8 +175,8 @@ func (roleSchema) Schema(huma.Registry) *huma.Schema {
 func (verbSchema) Schema(huma.Registry) *huma.Schema { return words(api.Verbs()...) }
 
 func (machinePhaseSchema) Schema(huma.Registry) *huma.Schema {
-	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineCleaning, api.MachineOff, api.MachineBooting, api.MachineReady, api.MachineStopping,
-		api.MachineFailed, api.MachineRemoving)
+	return words(api.MachineEnrolled, api.MachineInspecting, api.MachineCleaning, api.MachineOff, api.MachineWarm, api.MachineBooting, api.MachineReady,
+		api.MachineStopping, api.MachineFailed, api.MachineRemoving)
 }
 
 func (powerKindSchema) Schema(huma.Registry) *huma.Schema {

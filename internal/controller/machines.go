@@ -102,6 +102,10 @@ func (p *pass) machines(ctx context.Context) error {
 	}
 	// One machine at a time proves that it boots: a rack of them would be felt by all who wait for machines, and by the mains.
 	p.verifying = slices.ContainsFunc(all, func(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineInspecting })
+	p.warm, p.warmSoon = 0, 0
+	for _, m := range all {
+		p.countWarm(m.Record, 1)
+	}
 	var decided []decidedMachine
 	for i := range all {
 		if len(decided) >= machinesPerPass {
@@ -127,6 +131,8 @@ func (p *pass) machines(ctx context.Context) error {
 			decided = append(decided, decidedMachine{m, change})
 		}
 		p.verifying = p.verifying || change.Record.Phase == api.MachineInspecting
+		p.countWarm(m.Record, -1)
+		p.countWarm(&change.Record, 1)
 	}
 	err := p.commitMachines(ctx, decided)
 	if errors.Is(err, store.ErrNotLeader) {
@@ -259,14 +265,31 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 		}
 	}
 	in.Tenant, in.MayVerify = p.tenantOf(m.Name()), !p.verifying
+	if n := p.view.Node(m.Name()); n != nil {
+		in.Drained = n.Drained()
+	}
+	p.countWarm(m.Record, -1)
+	in.WarmOthers, in.WarmSoon = p.warm, p.warmSoon
+	p.countWarm(m.Record, 1)
 	// Only when somebody asks something of the machine.
 	if m.PowerPending() != nil || m.Intent.Inspect > m.Record.DoneInspect || m.Intent.RemoveRequestedAt != nil || m.Intent.Clean.Number > m.Record.DoneClean ||
-		m.Intent.Hold.Number > m.Record.DoneHold {
+		m.Intent.Hold.Number > m.Record.DoneHold || m.Record.Phase == api.MachineOff && m.Record.Power == api.PowerOn {
 		if on := p.view.OnNode(m.Name()); len(on) > 0 {
 			in.InUse = p.inUse(m.Name(), on)
 		}
 	}
 	return in
+}
+
+// countWarm counts a machine, or takes it out again: one that waits in its boot agent, and one that will, being inspected.
+func (p *pass) countWarm(r *api.MachineRecord, by int) {
+	switch {
+	case r == nil:
+	case r.Phase == api.MachineWarm:
+		p.warm += by
+	case r.Phase == api.MachineInspecting:
+		p.warmSoon += by
+	}
 }
 
 // powerSeen is what the provisioner saw, in the leader's time.

@@ -35,6 +35,8 @@ type pass struct {
 	later map[string]error
 	// verifying: a machine is being inspected, maybe to prove that it boots.
 	verifying bool
+	// warm is how many machines wait in their boot agents, warmSoon how many are inspected and may wait then.
+	warm, warmSoon int
 	// given are the assignments that this pass gave addresses on networks of projects, by the networks' UIDs.
 	given map[string][]api.Assignment
 }

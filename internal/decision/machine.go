@@ -81,6 +81,7 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		r.Attempt = op.Attempt
 		r.Boot = &api.Boot{
 			Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline, Member: op.Member,
+			Warm: op.Warm,
 		}
 		if op.Member != "" && (r.Tenant == nil || r.Tenant.Assignment != op.Member) {
 			r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}

@@ -22,6 +22,10 @@ type MachineDeadlines struct {
 	Silence time.Duration
 	// Verify is how long a machine that is off may rest before it is woken to prove that it still boots; 0: it is never woken.
 	Verify time.Duration
+	// IdleOff is how long a machine that nobody has stays on, waiting in its boot agent, before it goes off; 0: it goes off at once.
+	IdleOff time.Duration
+	// Warm is how many such machines stay on all the same.
+	Warm int
 }
 
 // DefaultMachineDeadlines are for real machines, whose firmware may need minutes.
@@ -99,6 +103,10 @@ type MachineInput struct {
 	Tenant *TenantSeen
 	// MayVerify: no other machine is being woken to prove that it boots.
 	MayVerify bool
+	// WarmOthers is how many other machines wait in their boot agents, WarmSoon how many will, as far as is decided.
+	WarmOthers, WarmSoon int
+	// Drained: nobody is to get it.
+	Drained bool
 	// Environment reports what a name stands for: the digest, or the problem that keeps this machine from booting it.
 	Environment func(name string) (digest, problem string)
 	Now         time.Time
@@ -163,6 +171,8 @@ func PlanMachine(in MachineInput) []MachineOperation {
 		return append(ops, in.cleaning()...)
 	case api.MachineBooting:
 		return append(ops, in.booting()...)
+	case api.MachineWarm:
+		return append(ops, in.warm()...)
 	case api.MachineReady:
 		return append(ops, in.ready()...)
 	case api.MachineStopping, api.MachineRemoving:
@@ -239,7 +249,10 @@ func (in MachineInput) atRest() []MachineOperation {
 	case r.Phase == api.MachineFailed && in.Power.Known && in.Power.State == api.PowerOff && in.Power.Observes && r.Power != api.PowerOff:
 		return []MachineOperation{WakeAt{Time: in.Now}} // noted above; nothing else follows from it
 	}
-	return in.verify()
+	if ops := in.warmUp(); ops != nil {
+		return ops
+	}
+	return append(in.stray(), in.verify()...)
 }
 
 // begin decides a boot, or tells why there can be none.
@@ -263,13 +276,12 @@ func (in MachineInput) begin(purpose api.BootPurpose, environment string, took T
 		to = api.MachineCleaning
 	}
 	deadline := in.Now.Add(in.Deadlines.Boot)
-	return []MachineOperation{
-		took,
-		BeginBoot{Purpose: purpose, Environment: environment, Digest: digest, Deadline: deadline, Attempt: 1},
+	ops := append([]MachineOperation{took}, in.bootOps(BeginBoot{Purpose: purpose, Environment: environment, Digest: digest, Deadline: deadline, Attempt: 1})...)
+	return append(ops,
 		SetMachinePhase{To: to},
 		machineEvent(in, EventMachineBooting, "machine %s boots %s", in.Record.Name, environment),
 		WakeAt{Time: deadline},
-	}
+	)
 }
 
 // inspecting is a machine on its way through inspection.
@@ -284,7 +296,7 @@ func (in MachineInput) inspecting() []MachineOperation {
 	}
 	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s passed inspection", in.Record.Name))
 	// If somebody wants it on, it need not go off first: waking it again resets it.
-	return append(ops, in.stop(api.MachineStopping, false, "")...)
+	return append(ops, in.idle()...)
 }
 
 // booting is a machine on its way to be a node.

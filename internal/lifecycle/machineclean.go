@@ -139,11 +139,11 @@ func (in MachineInput) cleaning() []MachineOperation {
 		return append(ops, in.stop(api.MachineStopping, false, "")...)
 	}
 	note.Proved = true
-	ops = append(ops, note, machineEvent(in, EventMachineCleaned, "machine %s is clean", r.Name))
+	ops = append(ops, note, Verified{}, machineEvent(in, EventMachineCleaned, "machine %s is clean", r.Name))
 	if r.Quarantine != nil && r.Quarantine.By == "" {
 		ops = append(ops, ReleaseMachine{}, machineEvent(in, EventMachineReleased, "machine %s is out of quarantine: it is clean", r.Name))
 	}
-	return append(ops, in.stop(api.MachineStopping, false, "")...)
+	return append(ops, in.idle()...)
 }
 
 // cleanProgress takes down what is new of a cleaning that goes on: a step's state at once, bytes now and then.
@@ -226,7 +226,7 @@ func (in MachineInput) hold() []MachineOperation {
 		machineEvent(in, EventMachineHeld, "machine %s is %s", r.Name, text),
 	}
 	switch r.Phase {
-	case api.MachineReady:
+	case api.MachineReady, api.MachineWarm:
 		return append(ops, in.stop(api.MachineStopping, false, "")...)
 	case api.MachineBooting:
 		return append(ops, in.stop(api.MachineStopping, true, "")...)

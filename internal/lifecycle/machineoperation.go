@@ -32,6 +32,8 @@ type BeginBoot struct {
 	Attempt         int
 	// DryRun: a boot that cleans only says what it would do.
 	DryRun bool
+	// Warm is as in api.Boot.
+	Warm bool
 }
 
 // BeginStop decides that a machine goes off: a new generation, in which its power may be cut.
@@ -111,6 +113,7 @@ const (
 	EventMachineRetry     = "MachineRetry"
 	EventMachineReady     = "MachineReady"
 	EventMachineVerifying = "MachineVerifying"
+	EventMachineWarm      = "MachineWarm"
 	EventMachineStopping  = "MachineStopping"
 	EventMachineOff       = "MachineOff"
 	EventMachineLostPower = "MachineLostPower"

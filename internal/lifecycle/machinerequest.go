@@ -30,8 +30,9 @@ func (in MachineInput) request(req api.PowerRequest) []MachineOperation {
 				machineEvent(in, EventMachineOff, "machine %s is off", in.Record.Name),
 			}
 		}
-		if in.Record.Phase == api.MachineFailed || in.Record.Phase == api.MachineEnrolled || in.Power.State == api.PowerOn {
-			return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force || in.Record.Phase != api.MachineReady, "")...)
+		waits := in.Record.Phase == api.MachineWarm
+		if waits || in.Record.Phase == api.MachineFailed || in.Record.Phase == api.MachineEnrolled || in.Power.State == api.PowerOn {
+			return append([]MachineOperation{took}, in.stop(api.MachineStopping, req.Force || !waits && in.Record.Phase != api.MachineReady, "")...)
 		}
 		return []MachineOperation{took}
 	}

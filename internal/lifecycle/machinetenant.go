@@ -56,12 +56,12 @@ func (in MachineInput) clearTenant() []MachineOperation {
 func (in MachineInput) beginMember(t *TenantSeen) []MachineOperation {
 	r := in.Record
 	deadline := in.Now.Add(in.Deadlines.Boot)
-	return []MachineOperation{
-		BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Deadline: deadline, Attempt: 1},
+	return append(
+		in.bootOps(BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Deadline: deadline, Attempt: 1}),
 		SetMachinePhase{To: api.MachineBooting},
-		machineEvent(in, EventMachineBooting, "machine %s boots %s for cluster %s", r.Name, t.Environment, t.Cluster),
+		machineEvent(in, EventMachineBooting, "machine %s boots %s for cluster %s%s", r.Name, t.Environment, t.Cluster, warmText(r)),
 		WakeAt{Time: deadline},
-	}
+	)
 }
 
 // tenantLeaves stops a machine whose member is released, was never to have it, or is gone: nil where the machine may go on. A machine that is a node

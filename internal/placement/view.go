@@ -13,12 +13,13 @@ import (
 // Availability reports whether members may be placed on a node, or why not.
 type Availability string
 
-// What a node can be to placement. A Schedulable one gets new members, an Asleep one a member that takes it whole; the others keep what they hold.
+// What a node can be to placement. A Schedulable one gets new members, an Asleep or a Warm one a member that takes it whole; the others keep what they hold.
 const (
 	Schedulable Availability = "schedulable"
 	Unknown     Availability = "unknown" // not heard of, not yet given up
 	Down        Availability = "down"
 	Asleep      Availability = "asleep" // a machine that is off and at rest: it may be given away whole, and gets nothing else
+	Warm        Availability = "warm"   // the same, but on: it waits in its boot agent, and is had sooner
 	Drained     Availability = "drained"
 	Unencrypted Availability = "unencrypted" // the site's underlay is encrypted, and the node's kernel can't
 	Absent      Availability = "absent"      // holds something, but is not in the inventory

@@ -177,7 +177,7 @@ func stateOf(a Availability) rowState {
 	switch a {
 	case Schedulable:
 		return rowSchedulable
-	case Asleep:
+	case Asleep, Warm:
 		return rowAsleep
 	case Unknown:
 		return rowUnknown

@@ -63,7 +63,7 @@ func (p *provisioning) leads() *controller.Provisioning {
 	if p.cfg.BootDeadline > 0 {
 		deadlines.Boot = p.cfg.BootDeadline
 	}
-	deadlines.Verify = p.cfg.VerifyEvery
+	deadlines.Verify, deadlines.IdleOff, deadlines.Warm = p.cfg.VerifyEvery, p.cfg.IdleOff, p.cfg.Warm
 	open := switches.Opener(switches.Options{WakeOnLAN: wol.Options{Interface: p.cfg.Interface}})
 	gate := power.NewGate(power.GateOptions{}) // one for all leaderships: it knows what was ordered before
 	return &controller.Provisioning{
@@ -138,7 +138,7 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 	}
 	s, err := bootapi.New(bootapi.Config{
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secrets: p.secrets, Identify: p.nodes.ForBoot, PublicKey: p.images.PublicKey(),
-		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers,
+		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers, Next: p.next,
 		AgentBinary: p.programs.nodeAgent, AgentGzip: &p.programs.nodeAgentGzip, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
@@ -203,6 +203,24 @@ func (p *provisioning) token(mac string, b *netboot.Boot, port string) string {
 	return boot.Seal(p.secrets.Newest(), boot.TokenClaims{
 		MAC: mac, Machine: b.Machine, Generation: b.Generation, Purpose: b.Purpose, Port: port, ExpiresAt: expires,
 	})
+}
+
+// next is what network boot would give a machine in the boot of a generation; nil while it would give it nothing.
+func (p *provisioning) next(mac, port string, generation int64) *boot.Next {
+	b := p.tables.boot(mac)
+	if b == nil || b.Generation != generation {
+		return nil
+	}
+	next := &boot.Next{
+		Kernel: b.Kernel, Initrds: []image.Digest{b.Initrd},
+		Arguments: ipxe.Arguments(p.network, b, boot.Arguments{
+			Server: p.bootAddress(), Pin: p.authority.Pin().String(), Token: p.token(mac, b, port), MAC: mac, Time: p.now(),
+		}),
+	}
+	if b.Agent != "" {
+		next.Initrds = append(next.Initrds, b.Agent)
+	}
+	return next
 }
 
 // strangerLife is how long a stranger may take from its loader to its first word.

@@ -35,6 +35,16 @@ func (t *tables) serve(s *service.Service) {
 	}
 }
 
+// boot is what a machine boots now, by the newest table; nil: nothing.
+func (t *tables) boot(mac string) *netboot.Boot {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.newest == nil || t.newest.Machines[mac] == nil {
+		return nil
+	}
+	return t.newest.Machines[mac].Boot
+}
+
 // at tells who is at an address of the provisioning network.
 func (t *tables) at(address netip.Addr) (mac, port string, known bool) {
 	t.mu.Lock()

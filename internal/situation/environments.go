@@ -11,7 +11,7 @@ import (
 
 // Offer is what a node has for members, with the built environments that suit it.
 func Offer(view *state.View, n *state.Node, site offer.Site) api.Offer {
-	o := offer.Of(n.Agent, n.Hardware(), n.Machine != nil && IsOff(n.Machine), site)
+	o := offer.Of(n.Agent, n.Hardware(), n.Machine != nil && Rests(n.Machine), site)
 	o.Capacity.Ports = withWired(view, n, o.Capacity.Ports, site)
 	var built []api.EnvironmentOnNode
 	for _, e := range view.Environments {

@@ -37,6 +37,13 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"off, by its silence": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Spec.Power.Kind = api.MachineOff, api.PowerOff, api.PowerWakeOnLAN
 		}, placement.Asleep, false},
+		"warm": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineWarm, api.PowerOn }, placement.Warm, false},
+		"warm, and asked to go off": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, in.Request = api.MachineWarm, api.PowerOn, api.PowerRequest{Number: 1, Action: api.PowerActionOff}
+		}, placement.Down, false},
+		"warm, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, r.Tenant = api.MachineWarm, api.PowerOn, &api.MachineTenant{Assignment: "a"}
+		}, placement.Down, false},
 		"off, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, r.Tenant = api.MachineOff, api.PowerOff, &api.MachineTenant{Assignment: "a"}
 		}, placement.Down, true},

@@ -49,9 +49,11 @@ type Site struct {
 type standing struct {
 	drained   bool
 	drainedAt time.Time // zero: nobody is to move off it
-	// off: its machine is off, as far as is stored. asleep: it is, and nothing was asked of it. leaving: it goes off, or was asked to. rising: it
+	// off: its machine is off, as far as is stored, or waits in its boot agent. asleep: it is, and nothing was asked of it. leaving: it goes off, or was asked to. rising: it
 	// boots.
 	off, asleep, leaving, rising bool
+	// warm: it is asleep, but its power is on, and its boot agent waits.
+	warm bool
 	// ended is a boot generation: no boot before it goes on any more, for the machine is off, and read back. 0: nothing is known.
 	ended int64
 }
@@ -62,7 +64,9 @@ func standingOf(n *state.Node) standing {
 		now.drainedAt = n.Control.Since
 	}
 	if m := n.Machine; m != nil {
-		now.off, now.asleep, now.leaving, now.rising = IsOff(m), IsOff(m) && atRest(m) && m.Record.Tenant == nil, leaving(m), rising(m)
+		now.off, now.leaving, now.rising = Rests(m), leaving(m), rising(m)
+		now.asleep = now.off && atRest(m) && m.Record.Tenant == nil
+		now.warm = now.asleep && isWarm(m)
 		if endedBoots(m) {
 			now.ended = m.Record.Generation
 		}
@@ -145,11 +149,19 @@ func IsOff(m *state.Machine) bool {
 	return m.Record != nil && m.Record.Phase == api.MachineOff && m.Record.Power == api.PowerOff
 }
 
+// isWarm reports whether a machine waits in its boot agent: like one that is off it carries nothing, and may be given away whole.
+func isWarm(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineWarm }
+
+// Rests reports whether a machine is off, or waits in its boot agent: it has no agent, and what it offers is what was inspected.
+func Rests(m *state.Machine) bool { return IsOff(m) || isWarm(m) }
+
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {
 	state, known := s.Nodes[node]
 	phase, now := state.Phase, s.standing[node]
 	switch {
+	case now.warm && !now.drained:
+		return placement.Warm
 	case now.asleep && !now.drained:
 		return placement.Asleep
 	case !known: // a machine without an agent, and not to be had
@@ -269,6 +281,16 @@ func (s *Site) Admission(asked []Asked, free *placement.View) admission.Input {
 	return in
 }
 
+// groups are those of a cluster as placement takes them.
+func (s *Site) groups(intent *api.ClusterIntent) []api.Group {
+	volumes := volumePlace(s.View.VolumeNamed, s.servesVolumes, intent)
+	groups := slices.Clone(s.View.WithFunctions(intent.Project, intent.Spec))
+	for i := range groups {
+		groups[i].PortMTU, groups[i].VolumePlace = portMTU(s.View, intent, &groups[i], s.Encrypted), volumes
+	}
+	return groups
+}
+
 // Ends is when a cluster is gone at the latest, its grace included; zero when it has no limit.
 func (s *Site) Ends(c *state.Cluster) time.Time {
 	if c.Record == nil || c.Record.PlacedAt == nil || c.Intent.Spec.TimeLimit == 0 {
@@ -334,14 +356,17 @@ func (s *Site) request(asked Asked) admission.Request {
 			avoid[m.Avoid] = true
 		}
 	}
-	volumes := volumePlace(s.View.VolumeNamed, s.servesVolumes, intent)
-	r.Queue = r.Queue || volumes.Unplaced != "" && !volumes.Away // what a node makes is soon there
-	for _, g := range s.View.WithFunctions(intent.Project, intent.Spec) {
+	for _, g := range s.groups(intent) {
+		r.Queue = r.Queue || g.VolumePlace.Unplaced != "" && !g.VolumePlace.Away // what a node makes is soon there
 		if count[g.Name] > 0 {
+<<<<<<< HEAD
 			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)
 			if g.VolumePlace = volumes; placement.Whole(g.Stack) {
 				g.VolumePlace = s.volumesOfMachines(intent)
 			}
+=======
+			g.Size = count[g.Name]
+>>>>>>> 1f1ac8fe (lifecycle: let idle machines wait in their boot agents)
 			r.Groups = append(r.Groups, g)
 		}
 	}

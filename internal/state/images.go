@@ -253,7 +253,7 @@ func machineUses(m *Machine, name, digest string) string {
 		return ""
 	}
 	switch m.Record.Phase {
-	case api.MachineInspecting, api.MachineCleaning, api.MachineBooting, api.MachineReady, api.MachineStopping, api.MachineFailed:
+	case api.MachineInspecting, api.MachineCleaning, api.MachineWarm, api.MachineBooting, api.MachineReady, api.MachineStopping, api.MachineFailed:
 		if boot := m.Record.Boot; boot.Digest == digest || name != "" && boot.Environment == name {
 			return "machine"
 		}

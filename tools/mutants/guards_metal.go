@@ -26,8 +26,8 @@ var metalGuards = []Mutant{
 	{
 		Guard:   "a machine that was not cleaned is given to nobody",
 		File:    "internal/situation/situation.go",
-		Find:    "IsOff(m) && atRest(m) && m.Record.Tenant == nil,",
-		Replace: "IsOff(m) && atRest(m),",
+		Find:    "now.off && atRest(m) && m.Record.Tenant == nil",
+		Replace: "now.off && atRest(m)",
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{

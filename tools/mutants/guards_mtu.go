@@ -61,7 +61,7 @@ var mtuGuards = []Mutant{
 	{
 		Guard:   "placement is asked for the MTU of a group's networks",
 		File:    "internal/situation/situation.go",
-		Find:    "portMTU(s.View, intent, &g, s.Encrypted)",
+		Find:    "portMTU(s.View, intent, &groups[i], s.Encrypted)",
 		Replace: "portMTU(s.View, intent, &api.Group{}, s.Encrypted)",
 		Test:    "./internal/situation TestAGroupAsksForTheLargestMTUOfItsProjectsNetworks",
 	},

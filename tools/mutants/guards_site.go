@@ -432,8 +432,8 @@ var siteGuards = []Mutant{
 	{
 		Guard:   "a machine that is off and was asked something is given to nobody",
 		File:    "internal/situation/situation.go",
-		Find:    "IsOff(m) && atRest(m)",
-		Replace: "IsOff(m)",
+		Find:    "now.off && atRest(m)",
+		Replace: "now.off",
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{

@@ -192,6 +192,17 @@ type Instruction struct {
 	Do           string  `json:"do"`
 	RetrySeconds float64 `json:"retry_seconds,omitempty"`
 	Message      string  `json:"message,omitempty"`
+	// Next is what a machine that is to reboot would boot. It may start that kernel itself, without its firmware; nil: the firmware has to.
+	Next *Next `json:"next,omitempty"`
+}
+
+// Next is a kernel to start from a running boot agent.
+type Next struct {
+	Kernel image.Digest `json:"kernel"`
+	// Initrds are loaded one behind the other.
+	Initrds []image.Digest `json:"initrds"`
+	// Arguments are the kernel's, all of them.
+	Arguments string `json:"arguments"`
 }
 
 // Problem answers what is refused, as problem details (RFC 9457).

@@ -268,6 +268,9 @@ func (a *Agent) obey(next boot.Instruction) {
 	}
 	switch next.Do {
 	case "reboot":
+		if next.Next != nil && a.startNext(next.Next) {
+			return
+		}
 		a.init.end(reboot)
 	case "poweroff":
 		a.init.end(powerOff)

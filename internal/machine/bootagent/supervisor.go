@@ -178,6 +178,8 @@ type ending int
 const (
 	powerOff ending = unix.LINUX_REBOOT_CMD_POWER_OFF
 	reboot   ending = unix.LINUX_REBOOT_CMD_RESTART
+	// nextKernel starts the kernel that was loaded for it.
+	nextKernel ending = unix.LINUX_REBOOT_CMD_KEXEC
 )
 
 // Grace of the node agent, and of all others, when the machine ends.
@@ -218,7 +220,12 @@ func (s *supervisor) finish(how ending) {
 			s.log.Warn("Wake-on-LAN can't be enabled on the interface", "interface", nic, "error", err)
 		}
 	}
-	if err := unix.Reboot(int(how)); err != nil {
+	err := unix.Reboot(int(how))
+	if err != nil && how == nextKernel {
+		s.log.Warn("the loaded kernel can't be started; the firmware starts it instead", "error", err)
+		err = unix.Reboot(int(reboot))
+	}
+	if err != nil {
 		s.log.Error("the kernel refuses to shut down", "error", err)
 	}
 }

@@ -63,6 +63,8 @@ type Config struct {
 	At func(netip.Addr) (mac, port string, ok bool)
 	// Proxy: another server gives the addresses, so that not everybody's is known. Without it a token from an unknown address is not taken.
 	Proxy bool
+	// Next is what network boot would give a machine now in the boot of a generation, whose DHCP request came in at port; nil while it would give it nothing.
+	Next func(mac, port string, generation int64) *boot.Next
 	// Peers are URLs of nodes that hold an image; empty while few fetch it.
 	Peers func(digest image.Digest) []string
 	// AgentBinary is the node agent that machines run, OpenAgent its content.

@@ -59,6 +59,7 @@ type site struct {
 	digest  image.Digest
 	now     time.Time
 	at      string // the MAC that is at the address that requests come from
+	next    map[int64]*boot.Next
 	// identities counts those that were made.
 	identities int
 }
@@ -84,6 +85,12 @@ func newSite(t testing.TB) *site {
 	server, err := bootapi.New(bootapi.Config{
 		Reader: s.cache, Writer: s.repo, Images: manifests{digest: data}, Heard: s.heard, Secrets: trust.Secrets{{Key: secret}}, Identify: s.identify,
 		PublicKey: []byte("public"), At: func(netip.Addr) (string, string, bool) { return s.at, eth, s.at != "" }, Peers: func(image.Digest) []string { return nil },
+		Next: func(m, port string, generation int64) *boot.Next {
+			if m != mac || port != eth {
+				t.Errorf("what %s at %s boots was asked for", m, port)
+			}
+			return s.next[generation]
+		},
 		AgentBinary: image.Blob{Digest: image.DigestOf([]byte("agent")), SizeBytes: 5}, AgentServer: "10.9.0.1:7700",
 		StrangerImage: func() image.Digest { return digest }, SiteTime: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler),
 	})

@@ -30,6 +30,7 @@ const (
 const (
 	soonSeconds     = 1
 	failedSeconds   = 30
+	warmSeconds     = 2
 	strangerSeconds = 5
 )
 
@@ -128,9 +129,27 @@ func (s *Server) instruct(claims boot.TokenClaims, reported bool) *boot.Instruct
 	if claims.Machine == "" {
 		m = view.MachineByMAC(claims.MAC)
 	}
-	told := decided(m, claims, reported)
+	told := s.goesOn(m, claims, decided(m, claims, reported))
 	if m != nil && told.Do == doPowerOff {
 		s.cfg.Heard.toldOff(m.UID(), s.cfg.SiteTime())
+	}
+	return told
+}
+
+// nextPatience is how long a machine that goes on from its boot agent waits for network boot to know of its boot. Then its firmware asks.
+const nextPatience = 10 * time.Second
+
+// goesOn adds what a machine boots that was warm: it starts that itself.
+func (s *Server) goesOn(m *state.Machine, claims boot.TokenClaims, told *boot.Instruction) *boot.Instruction {
+	if told.Do != doReboot || m == nil || s.cfg.Next == nil {
+		return told
+	}
+	b := m.Record.Boot
+	if b == nil || !b.Warm || b.RedeemedAt != nil {
+		return told
+	}
+	if told.Next = s.cfg.Next(claims.MAC, claims.Port, b.Generation); told.Next == nil && s.cfg.SiteTime().Before(b.DecidedAt.Add(nextPatience)) {
+		return &boot.Instruction{Do: doWait, RetrySeconds: soonSeconds}
 	}
 	return told
 }
@@ -155,6 +174,8 @@ func decided(m *state.Machine, claims boot.TokenClaims, reported bool) *boot.Ins
 		return &boot.Instruction{Do: doPowerOff, Message: "powering off"}
 	case api.MachineFailed:
 		return &boot.Instruction{Do: doWait, RetrySeconds: failedSeconds, Message: r.Message}
+	case api.MachineWarm:
+		return &boot.Instruction{Do: doWait, RetrySeconds: warmSeconds}
 	}
 	if reported {
 		return &boot.Instruction{Do: doWait, RetrySeconds: soonSeconds, Message: "the report is stored"}

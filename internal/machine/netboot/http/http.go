@@ -166,13 +166,7 @@ func (h *handler) scriptFor(c presence.Client, generation string, now time.Time)
 	case generation != "" && generation != strconv.FormatInt(b.Generation, 10):
 		return ipxe.Again(h.Network, m, b)
 	}
-	arguments := boot.Arguments{
-		Server: h.BootServer, Pin: h.Pin, Token: h.Tokens(c.MAC, b, c.Port), MAC: c.MAC, Purpose: b.Purpose, Manifest: b.Manifest,
-		Images: ipxe.Base(h.Network) + ipxe.ImagePath, Time: now,
-	}.Encode()
-	if b.Arguments != "" {
-		arguments = b.Arguments + " " + arguments
-	}
+	arguments := ipxe.Arguments(h.Network, b, boot.Arguments{Server: h.BootServer, Pin: h.Pin, Token: h.Tokens(c.MAC, b, c.Port), MAC: c.MAC, Time: now})
 	return ipxe.Script(h.Network, m, b, arguments)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
+	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 )
 
@@ -88,6 +89,12 @@ func Script(n netboot.Network, m Machine, boot *netboot.Boot, arguments string) 
 	again(&b, URL(n, m.MAC, boot))
 	end(&b, m)
 	return b.String()
+}
+
+// Arguments are all arguments of the kernel of a boot. own are those of the boot agent that are this machine's and this server's alone.
+func Arguments(n netboot.Network, b *netboot.Boot, own boot.Arguments) string {
+	own.Purpose, own.Manifest, own.Images = b.Purpose, b.Manifest, Base(n)+ImagePath
+	return strings.TrimSpace(b.Arguments + " " + own.Encode())
 }
 
 // Again is the script for a machine that asks for an earlier boot's: it fetches the present one's; nil: that of one that is not decided yet.
