@@ -90,8 +90,22 @@ type Explanation struct {
 	Phase   ClusterPhase `json:"phase"`
 	// Waiting are the requests of the cluster that wait for room: its creation, a scale-up, replacements.
 	Waiting []Waiting `json:"waiting"`
+	// Machines say, for groups of whole machines, why members have the machines that they have, and which others fit, in the order in which they would
+	// be taken.
+	Machines []MachineFit `json:"machines,omitempty"`
 	// Message is the whole of it in a few sentences for people.
 	Message string `json:"message"`
+}
+
+// MachineFit tells of one machine whether a member of a group that takes it whole can have it.
+type MachineFit struct {
+	Group string `json:"group"`
+	Node  string `json:"node"`
+	// Member has the machine; empty: none of this cluster does.
+	Member string `json:"member,omitempty"`
+	Fits   bool   `json:"fits"`
+	// Reason is what speaks for the machine, or what keeps it from being taken.
+	Reason string `json:"reason"`
 }
 
 // Waiting is a request that waits for room.

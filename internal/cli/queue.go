@@ -14,7 +14,8 @@ func (a *app) clusterExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain NAME", Short: "Explain the state of a cluster", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
 		Long: `Explain the state of a cluster: its members that wait for room, their place in the queue, the binding constraint, and the latest start
-if nothing changes but time limits that end.`,
+if nothing changes but time limits that end. For groups of whole machines, the command lists the machines that the members have, and whether the
+other machines would fit, in the order in which they would be taken.`,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -32,9 +33,23 @@ if nothing changes but time limits that end.`,
 				fmt.Fprintln(w)
 				a.printWaiting(w, ex.Waiting, false)
 			}
+			printMachineFits(w, ex.Machines)
 		})
 	}
 	return cmd
+}
+
+// printMachineFits lists machines that members of groups have, or could have.
+func printMachineFits(w io.Writer, fits []api.MachineFit) {
+	if len(fits) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "GROUP", "MACHINE", "MEMBER", "FITS", "REASON")
+	for _, f := range fits {
+		t.row(f.Group, f.Node, orElse(f.Member, "-"), yesNo(f.Fits), f.Reason)
+	}
+	t.flush()
 }
 
 func (a *app) queueCommand() *cobra.Command {

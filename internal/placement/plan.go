@@ -368,7 +368,7 @@ type choice struct {
 	leaves []leafUse
 }
 
-// choose picks the nodes, in natural order: the first ones there are, except that the last members go to the node where
+// choose picks the nodes, in natural order: the first ones that are preferred, except that the last members go to the node where
 // they leave the fewest cores.
 func (f *finder) choose(choices *[kinds]choice) []nodeCount {
 	type position struct {
@@ -381,7 +381,7 @@ func (f *finder) choose(choices *[kinds]choice) []nodeCount {
 	for k := range last {
 		last[k].id = -1
 	}
-	for _, id := range f.v.order {
+	for _, id := range f.preferred() {
 		members, spare, over := f.room(id)
 		if members == 0 {
 			continue
@@ -411,6 +411,9 @@ func (f *finder) choose(choices *[kinds]choice) []nodeCount {
 		if p := last[k]; p.id >= 0 {
 			chosen = slices.Insert(chosen, p.at, nodeCount{id: p.id, members: int32(choices[k].last)})
 		}
+	}
+	if f.whole {
+		slices.SortFunc(chosen, func(a, b nodeCount) int { return cmp.Compare(f.v.nodes[a.id].key, f.v.nodes[b.id].key) })
 	}
 	return chosen
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/admission"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/offer"
+	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -48,6 +49,7 @@ type plan struct {
 	site      *Site
 	asked     []Asked
 	decisions []admission.Decision
+	free      *placement.View
 }
 
 func (e *Explainer) site() *Site {
@@ -61,7 +63,7 @@ func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	return plan{site: s, asked: asked, decisions: admission.Plan(s.Admission(asked, free))}, nil
+	return plan{site: s, asked: asked, decisions: admission.Plan(s.Admission(asked, free)), free: free}, nil
 }
 
 // Queue lists all that waits for room, in the order in which it is planned.
@@ -89,6 +91,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	if c.Record != nil {
 		out.Phase = c.Record.Phase
 	}
+	out.Machines = p.machines(c)
 	out.Message = explain(c, out, site.Now)
 	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/offer"
@@ -75,7 +76,7 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 		rec.VolumeSharing = Sharing(n.Agent, r.Encrypted)
 	}
 	o := Offer(view, n, r.Offers)
-	rec.Places = r.places[n.Name]
+	rec.Places, rec.VerifiedAt = r.places[n.Name], verifiedAt(n)
 	rec.Labels, rec.Capacity, rec.Stacks, rec.Environments, rec.Oversubscribed = n.Labels(), o.Capacity, o.Stacks, o.Environments, o.Oversubscribed
 	if len(view.VolumesOnNode(n.Name)) > 0 { // its disks are erased after a member that had all of it
 		rec.Stacks = slices.DeleteFunc(slices.Clone(rec.Stacks), func(s api.StackCheck) bool { return placement.Whole(s.Stack) })
@@ -86,7 +87,15 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 // sameOffer reports whether a node offers what it did, as long as the environments of the site are the same.
 func sameOffer(before, now *state.Node) bool {
 	return before != nil && before.Agent == now.Agent && before.Hardware() == now.Hardware() && maps.Equal(before.Labels(), now.Labels()) &&
-		slices.Equal(switchPortsOf(before), switchPortsOf(now))
+		slices.Equal(switchPortsOf(before), switchPortsOf(now)) && verifiedAt(before).Equal(verifiedAt(now))
+}
+
+// verifiedAt is when a node's machine last proved that it boots.
+func verifiedAt(n *state.Node) time.Time {
+	if n.Machine == nil || n.Machine.Record == nil || n.Machine.Record.LastVerifiedAt == nil {
+		return time.Time{}
+	}
+	return *n.Machine.Record.LastVerifiedAt
 }
 
 func nodeName(n *state.Node) string { return n.Name }

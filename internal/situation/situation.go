@@ -287,6 +287,9 @@ func (s *Site) groups(intent *api.ClusterIntent) []api.Group {
 	groups := slices.Clone(s.View.WithFunctions(intent.Project, intent.Spec))
 	for i := range groups {
 		groups[i].PortMTU, groups[i].VolumePlace = portMTU(s.View, intent, &groups[i], s.Encrypted), volumes
+		if placement.Whole(groups[i].Stack) {
+			groups[i].VolumePlace = s.volumesOfMachines(intent)
+		}
 	}
 	return groups
 }
@@ -359,14 +362,7 @@ func (s *Site) request(asked Asked) admission.Request {
 	for _, g := range s.groups(intent) {
 		r.Queue = r.Queue || g.VolumePlace.Unplaced != "" && !g.VolumePlace.Away // what a node makes is soon there
 		if count[g.Name] > 0 {
-<<<<<<< HEAD
-			g.Size, g.PortMTU = count[g.Name], portMTU(s.View, intent, &g, s.Encrypted)
-			if g.VolumePlace = volumes; placement.Whole(g.Stack) {
-				g.VolumePlace = s.volumesOfMachines(intent)
-			}
-=======
 			g.Size = count[g.Name]
->>>>>>> 1f1ac8fe (lifecycle: let idle machines wait in their boot agents)
 			r.Groups = append(r.Groups, g)
 		}
 	}
