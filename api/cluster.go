@@ -69,6 +69,8 @@ type Group struct {
 	Interconnect Interconnect `json:"interconnect,omitzero"`
 	// GPU is how many whole GPUs of its node each member gets, COUNT or COUNT:KIND, as in GPURequest. It is stored among Devices.
 	GPU GPURequest `json:"gpu,omitempty"`
+	// LocalDisks are disks that the machine of each member has. They are for whole machines.
+	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -160,7 +162,9 @@ type ClusterRequest struct {
 	// Interconnect and GPU are as in Group.
 	Interconnect Interconnect `json:"interconnect,omitzero"`
 	GPU          GPURequest   `json:"gpu,omitempty"`
-	Checks       []Check      `json:"checks,omitempty"`
+	// LocalDisks are as in Group.
+	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
+	Checks     []Check       `json:"checks,omitempty"`
 }
 
 // ClusterPhase is where a cluster is in its life. internal/lifecycle holds the table of transitions.

@@ -141,6 +141,8 @@ type NodeRecord struct {
 	FirstSeenAt   time.Time      `json:"first_seen_at"`
 	// Places are where the node is on the site's fabrics, one for each cell. They are for placement, and never stored.
 	Places []NodePlace `json:"-"`
+	// Disks are those of the node's machine that inspection found. They are for placement, and never stored.
+	Disks []Disk `json:"-"`
 	// VerifiedAt is when the node's machine last proved that it boots; zero: never, or it is no machine of the site. It is for placement, and never stored.
 	VerifiedAt time.Time `json:"-"`
 }

@@ -216,6 +216,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".cpu_model", cmp.Or(g.CPUModel, cpumodel.Host), cmp.Or(w.CPUModel, cpumodel.Host))
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
+		differ(path+".local_disks", g.LocalDisks, w.LocalDisks)
 	}
 	if len(problems) == 0 {
 		return nil

@@ -68,6 +68,7 @@ type (
 	groupNetworkSchema struct{}
 	rateSchema         struct{}
 	gpuSchema          struct{}
+	diskSchema         struct{}
 	dscpSchema         struct{}
 	machinePhaseSchema struct{}
 	powerKindSchema    struct{}
@@ -113,6 +114,12 @@ func (gpuSchema) Schema(huma.Registry) *huma.Schema {
 		AnyOf: []*huma.Schema{
 			{Type: huma.TypeString, Pattern: api.GPUPattern, Examples: []any{"1:80GiB"}}, {Type: huma.TypeInteger, Minimum: &one, Maximum: &most},
 		},
+	}
+}
+
+func (diskSchema) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Type: huma.TypeString, Pattern: api.DiskPattern, Description: "Disks of the member's whole machine: their number, the least size of each, and their kind.", Examples: []any{"2:500GB:nvme"},
 	}
 }
 
@@ -235,6 +242,7 @@ func schemaAliases() map[reflect.Type]reflect.Type {
 		reflect.TypeFor[api.Bytes]():        reflect.TypeFor[quantitySchema](),
 		reflect.TypeFor[api.Rate]():         reflect.TypeFor[rateSchema](),
 		reflect.TypeFor[api.GPURequest]():   reflect.TypeFor[gpuSchema](),
+		reflect.TypeFor[api.DiskRequest]():  reflect.TypeFor[diskSchema](),
 		reflect.TypeFor[api.DSCP]():         reflect.TypeFor[dscpSchema](),
 		reflect.TypeFor[api.Stack]():        reflect.TypeFor[stackSchema](),
 		reflect.TypeFor[api.ClusterPhase](): reflect.TypeFor[clusterPhaseSchema](),

@@ -73,6 +73,7 @@ type createFlags struct {
 	userData   string
 	hugePages  string
 	gpu        string
+	localDisks []string
 	storage    storageFlags
 	noWait     bool
 	timeout    time.Duration
@@ -124,6 +125,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 	flags.StringVar(&f.userData, "user-data", "", `file with user data for cloud-init in virtual machines of an imported environment, "-" for standard input`)
 	flags.StringVar(&f.hugePages, "huge-pages", "", "size of the node's pages that hold the memory of virtual machines: 2MiB or 1GiB (default: ordinary memory)")
 	flags.StringVar(&f.gpu, "gpu", "", "whole GPUs of its node that each member gets: N, or N:KIND with words of the model's name or the least memory of each, like 1, 2:H200 or 1:80GB")
+	flags.StringArrayVar(&f.localDisks, "local-disk", nil, "disks that the whole machine of each member has, COUNT:SIZE or COUNT:SIZE:KIND with the kind nvme, ssd or hdd like 2:500GB:nvme; may be repeated")
 	f.storage.add(cmd)
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")
 	flags.BoolVar(&f.trace, "trace", false, "show on standard error where the time went, once it is ready")
@@ -153,7 +155,7 @@ the queue, the reason and, when it is known, the latest start. Ctrl-C ends only 
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma", "gpu", "home", "volume"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma", "gpu", "local-disk", "home", "volume"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -218,6 +220,12 @@ func (a *app) clusterRequest(cmd *cobra.Command, args []string, f createFlags) (
 	}
 	if cmd.Flags().Changed("gpu") {
 		req.GPU, given = api.GPURequest(f.gpu), append(given, "gpu")
+	}
+	for _, disks := range f.localDisks {
+		req.LocalDisks = append(req.LocalDisks, api.DiskRequest(disks))
+	}
+	if len(f.localDisks) > 0 {
+		given = append(given, "local_disks")
 	}
 	if cmd.Flags().Changed("cpu-model") {
 		req.CPUModel, given = f.cpuModel, append(given, "cpu_model")

@@ -86,13 +86,15 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 			return gi, ConstraintMTU
 		case s.fabric == 0:
 			return gi, ConstraintFabric
+		case s.disks == 0:
+			return gi, ConstraintLocalDisks
 		}
 	}
 	return 0, ""
 }
 
 // suits counts how far nodes get: each count is of nodes that pass that constraint and all before it.
-type suits struct{ nodes, volume, labels, stack, model, environment, mtu, fabric int }
+type suits struct{ nodes, volume, labels, stack, model, environment, mtu, fabric, disks int }
 
 // suits counts one node, and tells the first constraint it does not pass ("" for none).
 func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
@@ -129,6 +131,10 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 		return ConstraintFabric
 	}
 	s.fabric++
+	if !v.platforms.values[r.platform].hasDisks(g.LocalDisks) {
+		return ConstraintLocalDisks
+	}
+	s.disks++
 	return ""
 }
 
@@ -147,7 +153,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintVolume, ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
+	for _, c := range []Constraint{ConstraintVolume, ConstraintLocalDisks, ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}

@@ -35,6 +35,8 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutMTU(r)...)
 	case ConstraintFabric:
 		parts = append(parts, d.aboutFabric(r)...)
+	case ConstraintLocalDisks:
+		parts = append(parts, d.aboutLocalDisks(r)...)
 	case ConstraintVolume:
 	default:
 		parts = append(parts, d.aboutSpace(r)...)

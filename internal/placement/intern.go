@@ -77,6 +77,8 @@ type platform struct {
 	reachesVolumes, reachesBlocks bool
 	// connected are the cells that the node is in, without the switches.
 	connected []api.NodePlace
+	// disks are those of the machine.
+	disks []localDisk
 }
 
 func newPlatform(rec api.NodeRecord) platform {
@@ -84,7 +86,7 @@ func newPlatform(rec api.NodeRecord) platform {
 	if rec.Trunk.Usable() {
 		p.trunkMTU = rec.Trunk.MTU
 	}
-	p.switchPorts = switchPorts(rec)
+	p.switchPorts, p.disks = switchPorts(rec), localDisks(rec)
 	for _, place := range rec.Places {
 		p.connected = append(p.connected, api.NodePlace{Technology: place.Technology, RateBitsPerSecond: place.RateBitsPerSecond, RDMA: place.RDMA})
 	}
@@ -158,7 +160,7 @@ func platformKey(rec api.NodeRecord) string {
 		parts = append(parts, fmt.Sprintf("f%s\x00%d\x00%t", p.Technology, p.RateBitsPerSecond, p.RDMA))
 	}
 	slices.Sort(parts)
-	return strings.Join(parts, "\x01")
+	return strings.Join(append(parts, disksKey(rec)), "\x01")
 }
 
 func labelsKey(labels map[string]string) string {

@@ -250,7 +250,8 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 	f.platforms = v.platforms.matching(func(p platform) bool {
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack)) &&
-			(ignore == ConstraintMTU || p.carries(g.PortMTU)) && (ignore == ConstraintFabric || p.connects(g.Interconnect))
+			(ignore == ConstraintMTU || p.carries(g.PortMTU)) && (ignore == ConstraintFabric || p.connects(g.Interconnect)) &&
+			(ignore == ConstraintLocalDisks || p.hasDisks(g.LocalDisks))
 	})
 	if len(g.NodeSelector) > 0 && ignore != ConstraintLabels {
 		f.labels = v.labels.matching(func(l map[string]string) bool { return selects(g.NodeSelector, l) })

@@ -125,6 +125,8 @@ func (v *View) whyNotWhole(id int32, g api.Group) string {
 		return mtuProblem(n.record, g.PortMTU)
 	case ConstraintFabric:
 		return "it " + fabricProblem(n.record, g.Interconnect)
+	case ConstraintLocalDisks:
+		return localDisksProblem(n.record, g.LocalDisks)
 	case ConstraintVolume:
 		return "it can't have " + volumePlaceText(g.VolumePlace)
 	default:

@@ -32,6 +32,8 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		return fmt.Sprintf("node %s can't carry network %s: %s", node, cmp.Or(g.PortMTU.VLAN, g.PortMTU.Network), mtuProblem(s.view.nodes[id].record, g.PortMTU)), false
 	case ConstraintFabric:
 		return fmt.Sprintf("node %s %s", node, fabricProblem(s.view.nodes[id].record, g.Interconnect)), false
+	case ConstraintLocalDisks:
+		return fmt.Sprintf("node %s lacks local disks: %s", node, localDisksProblem(s.view.nodes[id].record, g.LocalDisks)), false
 	default:
 		return fmt.Sprintf("the site has no node %s", node), false
 	}

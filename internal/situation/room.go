@@ -77,6 +77,9 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 	}
 	o := Offer(view, n, r.Offers)
 	rec.Places, rec.VerifiedAt = r.places[n.Name], verifiedAt(n)
+	if hardware := n.Hardware(); hardware != nil {
+		rec.Disks = hardware.Disks
+	}
 	rec.Labels, rec.Capacity, rec.Stacks, rec.Environments, rec.Oversubscribed = n.Labels(), o.Capacity, o.Stacks, o.Environments, o.Oversubscribed
 	if len(view.VolumesOnNode(n.Name)) > 0 { // its disks are erased after a member that had all of it
 		rec.Stacks = slices.DeleteFunc(slices.Clone(rec.Stacks), func(s api.StackCheck) bool { return placement.Whole(s.Stack) })
