@@ -32,6 +32,9 @@ type underway struct {
 type line struct {
 	turn  chan struct{} // holds one token while nobody has the BMC
 	users int
+	// orders wait or are carried out; poll calls off the poll that is, nil: there is none.
+	orders int
+	poll   context.CancelCauseFunc
 }
 
 // GateOptions bound a gate. Orders and observations are counted apart: a thousand BMCs that answer slowly must not keep an order waiting.
@@ -82,12 +85,56 @@ func (g *Gate) Order(ctx context.Context, key Key, fence Fence, deadline time.Du
 		return err
 	}
 	defer leave()
+	defer g.first(key.Address)()
 	return g.inTurn(ctx, key.Address, g.orders, deadline, op)
 }
 
 // Observe runs op when it is its turn. What it does must not change the power: it has no fence.
 func (g *Gate) Observe(ctx context.Context, key Key, deadline time.Duration, op func(context.Context) error) error {
 	return g.inTurn(ctx, key.Address, g.observations, deadline, op)
+}
+
+// Poll runs op when it is its turn, as Observe does, but gives way: it returns ErrYielded at once while an order for the BMC waits or is carried
+// out, and when one comes while op runs, whose context then ends. One poll of a BMC goes on at a time; another returns ErrYielded.
+func (g *Gate) Poll(ctx context.Context, key Key, deadline time.Duration, op func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l := g.join(key.Address)
+	defer g.part(key.Address, l)
+	g.mu.Lock()
+	if l.orders > 0 || l.poll != nil {
+		g.mu.Unlock()
+		return ErrYielded
+	}
+	l.poll = cancel
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		l.poll = nil
+		g.mu.Unlock()
+	}()
+	err := g.inTurn(ctx, key.Address, g.observations, deadline, op)
+	if err != nil && errors.Is(context.Cause(ctx), ErrYielded) {
+		return ErrYielded
+	}
+	return err
+}
+
+// first notes an order for a BMC, and calls off the poll there.
+func (g *Gate) first(address string) (done func()) {
+	l := g.join(address)
+	g.mu.Lock()
+	l.orders++
+	if l.poll != nil {
+		l.poll(ErrYielded)
+	}
+	g.mu.Unlock()
+	return func() {
+		g.mu.Lock()
+		l.orders--
+		g.mu.Unlock()
+		g.part(address, l)
+	}
 }
 
 // enter notes an order and calls off the older ones of its machine.

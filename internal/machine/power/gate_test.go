@@ -183,3 +183,36 @@ func TestBackoffGrowsWithinBoundsAndSpreads(t *testing.T) {
 		}
 	}
 }
+
+func TestAPollGivesWayToAnOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := power.NewGate(power.GateOptions{})
+		poller, other := power.Key{UID: "u", Address: "bmc"}, power.Key{UID: "v", Address: "bmc"}
+		polled := make(chan error, 1)
+		go func() {
+			polled <- g.Poll(t.Context(), poller, time.Hour, func(ctx context.Context) error { return pass(ctx, 30*time.Minute) })
+		}()
+		synctest.Wait()
+		start := time.Now()
+		// The order is of another machine behind the same BMC.
+		err := g.Order(t.Context(), other, fence(1, 1), time.Hour, func(context.Context) error {
+			if waited := time.Since(start); waited > 0 {
+				t.Errorf("the order waited %s for a poll", waited)
+			}
+			if err := g.Poll(t.Context(), poller, time.Hour, func(context.Context) error { return nil }); !errors.Is(err, power.ErrYielded) {
+				t.Errorf("a poll amid an order: got %v, want ErrYielded", err)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := <-polled; !errors.Is(err, power.ErrYielded) {
+			t.Errorf("the poll ended with %v, want ErrYielded", err)
+		}
+		if err := g.Poll(t.Context(), poller, time.Hour, func(context.Context) error { return nil }); err != nil {
+			t.Errorf("a poll after the order: %v", err)
+		}
+	})
+}

@@ -64,6 +64,8 @@ var (
 	ErrBusy = errors.New("the BMC has no free session")
 	// ErrStale: a newer term or generation has given orders since (Gate).
 	ErrStale = errors.New("a newer order has replaced this one")
+	// ErrYielded: an order of power went first (Gate.Poll).
+	ErrYielded = errors.New("an order of power went first")
 )
 
 // ByHandError is what a switch without a wire to the machine returns: a person has to do it, and nobody can tell when they have. The order
@@ -114,4 +116,6 @@ type Opener func(Target) (Switch, error)
 const (
 	ObserveDeadline = 30 * time.Second
 	OrderDeadline   = time.Minute
+	// PollDeadline is for reading everything that a BMC measures: some hundred requests.
+	PollDeadline = 2 * time.Minute
 )

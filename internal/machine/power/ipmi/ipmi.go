@@ -28,6 +28,7 @@ type Switch struct {
 
 	mu    sync.Mutex
 	suite int // the cipher suite that was agreed on last, 0: none yet
+	known *repository
 }
 
 // New makes the switch of a machine whose BMC is at HOST or HOST:PORT.

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -102,10 +103,11 @@ type Sim struct {
 	// Console is the machine's side of its serial line.
 	Console net.Listener
 	dir     string
+	input   io.Writer
 }
 
-// StartSim starts a machine that is off. The test needs the package openipmi.
-func StartSim(t *testing.T) *Sim {
+// StartSim starts a machine that is off. commands are more of what its BMC is to have, as of ipmi_sim_cmd(5). The test needs the package openipmi.
+func StartSim(t *testing.T, commands ...string) *Sim {
 	t.Helper()
 	program := needs.Program(t, "ipmi_sim")
 	s := &Sim{Address: FreeUDP(t), dir: t.TempDir()}
@@ -115,7 +117,18 @@ func StartSim(t *testing.T) *Sim {
 	}
 	t.Cleanup(func() { s.Console.Close() })
 	script := unpacked(t, s.dir, "chassis.sh")
-	commands := unpacked(t, s.dir, "sim.emu")
+	emulated := unpacked(t, s.dir, "sim.emu")
+	if len(commands) > 0 {
+		text, err := os.ReadFile(emulated)
+		if err != nil {
+			t.Fatal(err)
+		}
+		enable := "mc_enable 0x20\n"
+		all := strings.Replace(string(text), enable, strings.Join(commands, "\n")+"\n"+enable, 1)
+		if err := os.WriteFile(emulated, []byte(all), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	config, err := testdata.ReadFile("testdata/sim.conf")
 	if err != nil {
 		t.Fatal(err)
@@ -126,8 +139,16 @@ func StartSim(t *testing.T) *Sim {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(t, "> ", exec.Command(program, "-c", file, "-f", commands, "-s", s.dir))
+	s.input = run(t, "> ", exec.Command(program, "-c", file, "-f", emulated, "-s", s.dir))
 	return s
+}
+
+// Tell gives the simulator a command, as of ipmi_sim_cmd(5), while it runs. It does not wait until the simulator has obeyed.
+func (s *Sim) Tell(t *testing.T, command string) {
+	t.Helper()
+	if _, err := io.WriteString(s.input, command+"\n"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Read is the machine's power ("0" or "1") or boot device ("pxe"), "" when it was never set.
@@ -176,8 +197,8 @@ func unpacked(t *testing.T, dir, name string) string {
 	return file
 }
 
-// run starts a peer, waits until it has printed what it prints when it is ready, and ends it with the test.
-func run(t *testing.T, ready string, cmd *exec.Cmd) {
+// run starts a peer, waits until it has printed what it prints when it is ready, and ends it with the test. It returns the peer's input.
+func run(t *testing.T, ready string, cmd *exec.Cmd) io.Writer {
 	t.Helper()
 	var complaints strings.Builder
 	cmd.Stderr = &complaints
@@ -185,7 +206,8 @@ func run(t *testing.T, ready string, cmd *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cmd.StdinPipe(); err != nil { // stays open: one that reads commands ends with its input
+	input, err := cmd.StdinPipe() // stays open: one that reads commands ends with its input
+	if err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
@@ -224,6 +246,7 @@ func run(t *testing.T, ready string, cmd *exec.Cmd) {
 	case <-ctx.Done():
 		t.Fatalf("%s did not start in %s", cmd.Path, peerStart)
 	}
+	return input
 }
 
 // peerStart is how long a peer may take to start.

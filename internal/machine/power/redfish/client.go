@@ -230,7 +230,7 @@ func (c *client) members(ctx context.Context, path string) ([]string, error) {
 			paths = append(paths, m.Path)
 		}
 		if path = page.Next; pages > 1000 {
-			return nil, errors.New("the service's list of systems does not end")
+			return nil, fmt.Errorf("the service's list at %s does not end", page.Next)
 		}
 	}
 	return paths, nil

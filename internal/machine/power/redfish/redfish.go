@@ -154,7 +154,10 @@ type computerSystem struct {
 	UUID       string  `json:"UUID"`
 	Name       string  `json:"Name"`
 	PowerState *string `json:"PowerState"`
-	Boot       struct {
+	Links      struct {
+		Chassis []link `json:"Chassis"`
+	} `json:"Links"`
+	Boot struct {
 		Targets []string `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 	} `json:"Boot"`
 	Actions struct {

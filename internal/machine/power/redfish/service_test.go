@@ -35,6 +35,8 @@ type service struct {
 	logins    int
 	refuse    map[string]int // status by "METHOD path"; 200: with a page for people
 	loggedIn  func()         // called before the answer to a login
+	chassis   []any          // of "one"
+	resources map[string]values
 }
 
 func serve(t *testing.T, secure bool) *service {
@@ -123,6 +125,10 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "POST " + one + "/Reset":
 		s.reset(w, body)
 	default:
+		if r.Method == http.MethodGet && s.resources[r.URL.Path] != nil {
+			answer(w, 200, s.resources[r.URL.Path])
+			return
+		}
 		refuse(w, 404, "ResourceMissingAtURI", "not here")
 	}
 }
@@ -158,7 +164,8 @@ func (s *service) system(path string) values {
 	}
 	return values{
 		"@odata.id": path, "Id": "one", "Name": "Server", "UUID": "38947555-7742-3448-3784-823347823835", "PowerState": s.power,
-		"Boot": values{"BootSourceOverrideTarget@Redfish.AllowableValues": s.targets}, "Actions": values{"#ComputerSystem.Reset": reset},
+		"Links": values{"Chassis": s.chassis},
+		"Boot":  values{"BootSourceOverrideTarget@Redfish.AllowableValues": s.targets}, "Actions": values{"#ComputerSystem.Reset": reset},
 	}
 }
 
