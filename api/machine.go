@@ -303,6 +303,8 @@ type MachinePart struct {
 	TargetSeconds float64       `json:"target_seconds,omitempty"`
 	// ProvisioningPorts are the ports of managed switches that it boots through. While a tenant has it, they reach the server alone.
 	ProvisioningPorts []NodePort `json:"provisioning_ports,omitempty"`
+	// Sensors are those that its BMC reported last; absent where it has none or was not read yet. Single sensors are shown to administrators.
+	Sensors *MachineSensors `json:"sensors,omitempty"`
 }
 
 // Candidate is a stranger that booted on the provisioning network and waits to be taken in; stored.

@@ -156,6 +156,8 @@ type Config struct {
 	AgentCarry  http.Handler
 	// Traces are the traces of recent clusters; nil: none are kept, and the operation does not exist.
 	Traces Traces
+	// Sensors returns what was read last of the sensors of a machine, by its UID, nil for nothing; nil: no machine's are read.
+	Sensors func(uid string) *api.MachineSensors
 	// Audit is the audit log; nil: there is none.
 	Audit Audit
 	// Room returns why nothing more can be stored that makes the state grow; nil error or nil function: everything is stored. Deletes and

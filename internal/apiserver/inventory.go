@@ -24,6 +24,11 @@ func (s *Server) listedNodes(ctx context.Context) []api.Node {
 		if m := nodes[i].Machine; m != nil && m.Hardware != nil {
 			m.Hardware = inShort(m.Hardware)
 		}
+		if m := nodes[i].Machine; m != nil && m.Sensors != nil {
+			short := *m.Sensors
+			short.Sensors = []api.Sensor{}
+			m.Sensors = &short
+		}
 	}
 	return nodes
 }

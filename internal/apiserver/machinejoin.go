@@ -71,7 +71,12 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 			out.Address = p.Address(m.Record.Index)
 		}
 	}
+	if s.cfg.Sensors != nil {
+		out.Sensors = s.cfg.Sensors(m.UID())
+	}
 	if !admin {
+		// How warm a machine is, and what it draws, tells what its tenant does.
+		out.Sensors = withoutReadings(out.Sensors)
 		out.Spec.Power, out.Spec.Console = api.PowerControl{Kind: in.Spec.Power.Kind}, ""
 		out.Record.PowerMessage = ""
 		if t := out.Record.Tenant; t != nil { // whose it is, is nobody else's business
@@ -84,6 +89,14 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 		}
 	}
 	return out
+}
+
+// withoutReadings is the state that sensors come to, without their readings.
+func withoutReadings(all *api.MachineSensors) *api.MachineSensors {
+	if all == nil {
+		return nil
+	}
+	return &api.MachineSensors{State: all.State, ReadAt: all.ReadAt, Sensors: []api.Sensor{}}
 }
 
 // joinImages adds the built environments to those of the nodes' own, by name. It is pure but for what Compatible says.

@@ -154,7 +154,9 @@ func TestAMachineIsEnrolledWithItsPasswordSealed(t *testing.T) {
 }
 
 func TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches(t *testing.T) {
-	s := apiservertest.New(t, memory.New(), nil)
+	warm := 41.0
+	read := &api.MachineSensors{State: api.SensorWarning, Message: "CPU 41 °C (warning)", Sensors: []api.Sensor{{Name: "CPU", Kind: api.SensorTemperature, Value: &warm}}}
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Sensors = func(string) *api.MachineSensors { return read } })
 	s.AddNode("n2", 2)
 	s.Enroll("n1", 3)
 	n := answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"}))
@@ -170,6 +172,12 @@ func TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches(t *testing.T
 	viewer, err := s.ClientAs("vic", "default", api.RoleViewer).Node(t.Context(), "n1")
 	if err != nil || viewer.Machine.Spec.Power != (api.PowerControl{Kind: api.PowerRedfish}) || viewer.Machine.Spec.Console != "" {
 		t.Errorf("a viewer sees %+v, %v", viewer.Machine, err)
+	}
+	if got := viewer.Machine.Sensors; got == nil || got.State != api.SensorWarning || len(got.Sensors) > 0 || got.Message != "" {
+		t.Errorf("a viewer sees the sensors %+v; want their state alone", got)
+	}
+	if got := n.Machine.Sensors; got == nil || len(got.Sensors) != 1 || *got.Sensors[0].Value != 41 {
+		t.Errorf("an administrator sees the sensors %+v; want the reading", got)
 	}
 
 	s.SetMachine("n1", func(rec *api.MachineRecord) {

@@ -36,19 +36,19 @@ func (a *app) nodeList() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, nodes, func(w io.Writer) {
-			header := []string{"NAME", "PHASE", "POWER", "ENVIRONMENT", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "DRAIN", "SEEN", "MESSAGE"}
+			header := []string{"NAME", "PHASE", "POWER", "HEALTH", "ENVIRONMENT", "CORES USED", "MEMORY USED", "MEMBERS", "STACKS", "OVERSUBSCRIBED", "DRAIN", "SEEN", "MESSAGE"}
 			machines := slices.ContainsFunc(nodes, func(n api.Node) bool { return n.Machine != nil })
 			// Where no node is a machine, nothing is known of power and boot.
 			cells := func(all []string) []string {
 				if machines {
 					return all
 				}
-				return slices.Delete(all, 2, 4)
+				return slices.Delete(all, 2, 5)
 			}
 			t := newTable(w, cells(header)...)
 			for _, n := range nodes {
 				t.row(cells([]string{
-					n.Name, string(n.Phase), powerText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
+					n.Name, string(n.Phase), powerText(n), healthText(n), bootedText(n), coresText(n), memoryText(n), fmt.Sprint(len(n.Members)),
 					strings.Join(offered(n), ","), yesNo(n.Offer.Oversubscribed), drainText(n), a.ageOf(lastSeen(n)), messageText(n),
 				})...)
 			}
@@ -81,6 +81,25 @@ func powerText(n api.Node) string {
 		return ""
 	}
 	return string(n.Machine.Record.Power)
+}
+
+// healthText is what the health of a node's machine comes to: the worst of its failed checks and its sensors. Empty: nothing is known.
+func healthText(n api.Node) string {
+	m := n.Machine
+	switch {
+	case m == nil:
+		return ""
+	case m.Sensors != nil && m.Sensors.State == api.SensorCritical:
+		return "critical"
+	case slices.ContainsFunc(m.Record.Health, func(h api.HealthResult) bool { return !h.OK }), m.Sensors != nil && m.Sensors.State == api.SensorWarning:
+		return "warning"
+	case m.Sensors != nil:
+		return string(m.Sensors.State)
+	case len(m.Record.Health) > 0:
+		return "ok"
+	default:
+		return ""
+	}
 }
 
 // underlayText is a node's address on the data network, with the MTU of the link that bears it.

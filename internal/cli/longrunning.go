@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
 )
 
 // logFlags adds the logging flags of the long-running commands.
@@ -101,6 +102,7 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().DurationVar(&p.VerifyEvery, "verify-every", lifecycle.DefaultMachineDeadlines().Verify, "how long a machine may be off before it is woken to prove that it still boots, one at a time (0: never)")
 	cmd.Flags().DurationVar(&p.IdleOff, "idle-off", 0, "how long a machine that nobody has stays on, in its boot agent, before it goes off (0: it goes off once it was inspected or cleaned)")
 	cmd.Flags().IntVar(&p.Warm, "warm", 0, "how many machines that nobody has stay on, in their boot agents: a cluster of whole machines has these sooner; too few are woken")
+	cmd.Flags().DurationVar(&p.SensorsEvery, "sensors-every", sensors.DefaultEvery, "how often a machine's BMC is asked for its sensors, one machine at a time (0: never)")
 }
 
 // startFlag adds the flag of how long members may take to start.

@@ -31,6 +31,7 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 	printHardware(w, m.Hardware)
 	a.printBoot(w, m)
 	printCleaning(w, lastCleaning(rec))
+	a.printSensors(w, m.Sensors)
 	if len(rec.Health) == 0 {
 		return
 	}

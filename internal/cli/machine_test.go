@@ -273,6 +273,9 @@ func TestPowerStatusAndListsShowMachines(t *testing.T) {
 	f := newFake(t)
 	nodes := api.List[api.Node]{Items: []api.Node{booted(machineNode("n1", api.MachineReady), 8), machineNode("n2", api.MachineOff), {Name: "n3"}, booted(machineNode("n4", api.MachineBooting), 3)}}
 	nodes.Items[1].Offer.Capacity = api.NodeCapacity{Cores: make([]api.Core, 4), MemoryBytes: 8 << 30}
+	nodes.Items[0].Machine.Sensors = &api.MachineSensors{State: api.SensorCritical}
+	nodes.Items[3].Machine.Sensors = &api.MachineSensors{State: api.SensorOK}
+	nodes.Items[3].Machine.Record.Health = []api.HealthResult{{Check: "disks"}}
 	f.fixed("GET /v1/nodes", nodes)
 	r := f.shell().run(t, "node", "power", "status")
 	has(t, squeezed(r), 0, "n1 on redfish ready debian-mpi 30s ago", "n2 off redfish off -")
@@ -280,8 +283,24 @@ func TestPowerStatusAndListsShowMachines(t *testing.T) {
 		t.Errorf("a node that is no machine is shown:\n%s", r.out)
 	}
 	has(t, f.shell().run(t, "node", "power", "status", "n3"), cli.ExitNotFound, `there is no machine "n3"`)
-	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER ENVIRONMENT", "n1 ready on debian-mpi", "n2 off off - 0 of 4 (not confirmed) 0MiB of 8GiB (not confirmed)",
-		"n4 booting off debian-mpi", "stage loader (4 of 8)")
+	has(t, squeezed(f.shell().run(t, "node", "list")), 0, "NAME PHASE POWER HEALTH ENVIRONMENT", "n1 ready on critical debian-mpi", "n2 off off - - 0 of 4 (not confirmed) 0MiB of 8GiB (not confirmed)",
+		"n4 booting off warning debian-mpi", "stage loader (4 of 8)")
+}
+
+func TestTheSensorsOfAMachineAreShownWithUnitsAndThresholds(t *testing.T) {
+	f := newFake(t)
+	n := machineNode("n1", api.MachineReady)
+	value, limit := 91.4, 90.0
+	n.Machine.Sensors = &api.MachineSensors{
+		State: api.SensorCritical, Message: "CPU Temp 91 °C (critical)", ReadAt: t0,
+		Sensors: []api.Sensor{
+			{Name: "CPU Temp", Kind: api.SensorTemperature, Unit: api.UnitCelsius, Value: &value, State: api.SensorCritical, Thresholds: &api.SensorThresholds{UpperCritical: &limit}},
+			{Name: "Fan 1", Kind: api.SensorFan, Unit: api.UnitRPM, State: api.SensorUnavailable, Message: "the BMC has no reading"},
+		},
+	}
+	f.fixed("GET /v1/nodes/n1", n)
+	has(t, squeezed(f.shell().run(t, "node", "show", "n1")), 0, "Sensors: critical, read 90s ago: CPU Temp 91 °C (critical)\n",
+		"CPU Temp temperature 91 °C critical critical from 90 °C", "Fan 1 fan - unavailable - the BMC has no reading")
 }
 
 func TestAMachineIsShownWithHardwareBootAndHealth(t *testing.T) {

@@ -146,6 +146,8 @@ type Provision struct {
 	IdleOff time.Duration
 	// Warm is how many such machines stay on.
 	Warm int
+	// SensorsEvery is the pause between two readings of a machine's sensors; 0: they are not read.
+	SensorsEvery time.Duration
 }
 
 // Ports on the provisioning network, besides those of DHCP and TFTP.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -19,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/inspection/health"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
 	"github.com/nearmetal/nearmetal/internal/pool"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -32,10 +34,18 @@ type Provisioner interface {
 	Changed() <-chan struct{}
 }
 
+// Sensors reads the sensors of machines; internal/machine/sensors provides it.
+type Sensors interface {
+	Run(ctx context.Context) error
+	Set(machines []sensors.Machine)
+}
+
 // Provisioning is a leader's means to care for machines.
 type Provisioning struct {
 	// New makes the executor of one leadership.
 	New func() Provisioner
+	// Sensors reads the machines' sensors; nil: nobody does.
+	Sensors Sensors
 	// SetTable gives network boot the table of its answers.
 	SetTable func(netboot.Table)
 	Heard    *bootapi.Heard
@@ -70,14 +80,19 @@ func (l *leader) provision(ctx context.Context) (end func()) {
 	}
 	l.provisioner = l.cfg.Provisioning.New()
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := l.provisioner.Run(ctx); err != nil && ctx.Err() == nil {
-			l.log.ErrorContext(ctx, "the provisioner stopped", "error", err)
-		}
-	}()
-	return func() { cancel(); <-done }
+	var running sync.WaitGroup
+	run := func(name string, run func(context.Context) error) {
+		running.Go(func() {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				l.log.ErrorContext(ctx, name+" stopped", "error", err)
+			}
+		})
+	}
+	run("the provisioner", l.provisioner.Run)
+	if l.cfg.Provisioning.Sensors != nil {
+		run("the reading of sensors", l.cfg.Provisioning.Sensors.Run)
+	}
+	return func() { cancel(); running.Wait() }
 }
 
 // machines plans every machine and makes the plans true.

@@ -10,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/power"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -27,6 +28,7 @@ func (l *leader) tellMachines(view *state.View) []error {
 		table.Stranger = boot
 	}
 	desired := provisioner.Desired{Term: l.writer.Term(), Machines: make([]provisioner.Machine, 0, len(view.Nodes))}
+	var read []sensors.Machine
 	now, changed := l.clock.at(l.cfg.Now()), false
 	for m := range view.Machines() {
 		if m.Record == nil {
@@ -39,6 +41,9 @@ func (l *leader) tellMachines(view *state.View) []error {
 		}
 		changed = changed || anew
 		desired.Machines = append(desired.Machines, machine)
+		if err == nil {
+			read = append(read, sensors.Machine{UID: machine.UID, Target: machine.Target})
+		}
 	}
 	if gone := l.remembered.keepOnly(view, len(desired.Machines)); gone || changed {
 		l.remembered.tabulate()
@@ -46,6 +51,9 @@ func (l *leader) tellMachines(view *state.View) []error {
 	table.Machines = l.remembered.table
 	pr.SetTable(table)
 	l.provisioner.Set(desired)
+	if pr.Sensors != nil {
+		pr.Sensors.Set(read)
+	}
 	return errs
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -13,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/power"
 	"github.com/nearmetal/nearmetal/internal/machine/power/console"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/trust"
@@ -54,6 +56,19 @@ func (c consoles) Password(_ context.Context, node string) (user, password strin
 		return "", "", fmt.Errorf("no login for machine %q: it did not boot from this site: %w", node, state.ErrNotFound)
 	}
 	return "root", bootapi.ConsolePassword(c.secrets.At(m.Record.Boot.DecidedAt), m.UID(), m.Record.Boot.Generation), nil
+}
+
+// readSensors are the sensors of the machines that this server boots.
+type readSensors struct {
+	poller atomic.Pointer[sensors.Poller]
+}
+
+// of returns what was read of a machine; nil: nothing was.
+func (r *readSensors) of(uid string) *api.MachineSensors {
+	if p := r.poller.Load(); p != nil {
+		return p.Sensors(uid)
+	}
+	return nil
 }
 
 // ownBoot refuses an agent that does not run in the boot that its identity was made for: what a machine carries is declared clean when that boot

@@ -31,6 +31,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/machine/power/switches"
 	"github.com/nearmetal/nearmetal/internal/machine/power/wol"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
 	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
@@ -66,7 +67,13 @@ func (p *provisioning) leads() *controller.Provisioning {
 	deadlines.Verify, deadlines.IdleOff, deadlines.Warm = p.cfg.VerifyEvery, p.cfg.IdleOff, p.cfg.Warm
 	open := switches.Opener(switches.Options{WakeOnLAN: wol.Options{Interface: p.cfg.Interface}})
 	gate := power.NewGate(power.GateOptions{}) // one for all leaderships: it knows what was ordered before
+	var read controller.Sensors
+	if p.cfg.SensorsEvery > 0 {
+		p.sensors.poller.Store(sensors.New(sensors.Options{Open: open, Gate: gate, Every: p.cfg.SensorsEvery, Log: p.log}))
+		read = p.sensors.poller.Load()
+	}
 	return &controller.Provisioning{
+		Sensors: read,
 		New: func() controller.Provisioner {
 			return provisioner.New(provisioner.Options{Open: open, Gate: gate, Log: p.log})
 		},

@@ -301,6 +301,8 @@ type site struct {
 	nodes *enrollment.Registrar
 	// fabrics are the keepers of the site's fabrics, which the leader sets.
 	fabrics situation.Fabrics
+	// sensors are those of machines, as read last.
+	sensors readSensors
 	// traces are of recent clusters, tracer makes the server's part of them.
 	traces *tracing.Book
 	tracer *tracing.Tracer
@@ -440,7 +442,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, UserHomes: s.cfg.UserHomes, Pool6: s.sitePool6(), FloatingPool: s.floating,
-		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics,
+		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of,
 	}
 }
 

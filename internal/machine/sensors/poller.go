@@ -151,6 +151,9 @@ func (p *Poller) next() (*polled, time.Duration) {
 // yieldedAgain is the pause after a reading that an order of power went before, as a part of the pause between two.
 const yieldedAgain = 6
 
+// lookAgain is the pause after a BMC said that it has no sensors: it may get some with its next firmware.
+const lookAgain = time.Hour
+
 // read reads one machine.
 func (p *Poller) read(ctx context.Context, m *polled) {
 	pause := p.o.Every
@@ -172,6 +175,8 @@ func (p *Poller) read(ctx context.Context, m *polled) {
 			return
 		case errors.Is(err, power.ErrYielded):
 			pause = p.o.Every / yieldedAgain
+		case errors.Is(err, power.ErrCannot):
+			next, pause = api.MachineSensors{}, max(p.o.Every, lookAgain)
 		case err != nil:
 			m.refused = errors.Is(err, power.ErrCredentials)
 			next.State, next.Message = api.SensorUnavailable, err.Error()
@@ -181,7 +186,7 @@ func (p *Poller) read(ctx context.Context, m *polled) {
 			next.State, next.Message = Summary(all)
 		}
 	}
-	if next.Sensors == nil {
+	if next.State != "" && next.Sensors == nil {
 		next.Sensors = []api.Sensor{}
 	}
 	p.mu.Lock()

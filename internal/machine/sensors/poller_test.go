@@ -149,14 +149,21 @@ func TestARefusedPasswordIsNotTriedAgain(t *testing.T) {
 	})
 }
 
-func TestMachinesWhoseSwitchHasNoSensorsAreNotShown(t *testing.T) {
+func TestMachinesWithoutSensorsAreNotShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		open := func(power.Target) (power.Switch, error) { return struct{ power.Switch }{}, nil }
-		p := running(t, sensors.Options{Open: open}, machine("a"))
-		<-time.After(time.Hour)
-		if got := p.Sensors("a"); got != nil {
-			t.Errorf("got %+v, want nothing", got)
+		open := func(target power.Target) (power.Switch, error) {
+			if target.Name == "switch" {
+				return struct{ power.Switch }{}, nil
+			}
+			return bmc{read: func(context.Context) ([]api.Sensor, error) { return nil, power.ErrCannot }}, nil
+		}
+		p := running(t, sensors.Options{Open: open}, machine("switch"), machine("bmc"))
+		<-time.After(2 * time.Hour)
+		for _, uid := range []string{"switch", "bmc"} {
+			if got := p.Sensors(uid); got != nil {
+				t.Errorf("%s: got %+v, want nothing", uid, got)
+			}
 		}
 	})
 }
