@@ -73,3 +73,24 @@ type MachineSensors struct {
 	ReadAt  time.Time `json:"read_at,omitzero"`
 	Sensors []Sensor  `json:"sensors"`
 }
+
+// BMCLogMark is how far the event log of a machine's BMC was read; stored. The zero mark is that of a log that was never read.
+type BMCLogMark struct {
+	// Log is the log: "sel" for IPMI, its path for Redfish.
+	Log string `json:"log,omitempty"`
+	// IDs are of the newest entry, and of those that have its time where the log is not in order. Empty: the log had no entry.
+	IDs []string `json:"ids,omitempty"`
+	// At is the newest entry's time by the BMC's clock.
+	At time.Time `json:"at,omitzero"`
+	// Erased is when the log was erased last, as the BMC gives it.
+	Erased int64 `json:"erased,omitempty"`
+}
+
+// BMCLogRecord is the mark of a machine; stored apart from its record.
+type BMCLogRecord struct {
+	UID  string     `json:"uid"`
+	Mark BMCLogMark `json:"mark"`
+}
+
+// ReasonBMCLog is the reason of an event that repeats an entry of a BMC's event log.
+const ReasonBMCLog = "BMCLog"

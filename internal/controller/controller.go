@@ -244,9 +244,12 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	}
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
-	var powered, heard <-chan struct{} // nil, and never ready, at a site without machines
+	var powered, heard, measured <-chan struct{} // nil, and never ready, at a site without machines
 	if l.provisioner != nil {
 		powered, heard = l.provisioner.Changed(), l.cfg.Provisioning.Heard.Changed()
+		if l.cfg.Provisioning.Sensors != nil {
+			measured = l.cfg.Provisioning.Sensors.Changed()
+		}
 	}
 	select {
 	case <-ctx.Done():
@@ -254,6 +257,7 @@ func (l *leader) wait(ctx context.Context, revision int64, changed <-chan struct
 	case <-changed:
 	case <-powered:
 	case <-heard:
+	case <-measured:
 	case <-l.readBack:
 		l.touchFabrics()
 	case <-timer.C:
@@ -291,7 +295,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

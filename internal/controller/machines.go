@@ -38,6 +38,8 @@ type Provisioner interface {
 type Sensors interface {
 	Run(ctx context.Context) error
 	Set(machines []sensors.Machine)
+	News() map[string]sensors.News
+	Changed() <-chan struct{}
 }
 
 // Provisioning is a leader's means to care for machines.

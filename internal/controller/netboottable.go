@@ -42,7 +42,7 @@ func (l *leader) tellMachines(view *state.View) []error {
 		changed = changed || anew
 		desired.Machines = append(desired.Machines, machine)
 		if err == nil {
-			read = append(read, sensors.Machine{UID: machine.UID, Target: machine.Target})
+			read = append(read, sensors.Machine{UID: machine.UID, Target: machine.Target, Mark: m.LogMark})
 		}
 	}
 	if gone := l.remembered.keepOnly(view, len(desired.Machines)); gone || changed {

@@ -124,25 +124,9 @@ func (r *Repo) openLogs(ctx context.Context, events []api.Event) (map[string]*op
 
 func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error) {
 	for {
-		logs, err := r.openLogs(ctx, batch)
+		conds, ops, err := r.appended(ctx, batch)
 		if err != nil {
 			return 0, err
-		}
-		var conds []store.Cond
-		var ops []store.Op
-		for _, e := range batch {
-			name := logOf(&e)
-			log := logs[name]
-			log.Last++
-			e.Seq, log.Newest = log.Last, e.Time
-			ops = append(ops, put(keyEvent(name, e.Seq), e))
-			for log.Last-log.First+1 > EventsKept {
-				ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
-				log.First++
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(logs)) {
-			conds, ops = append(conds, logs[name].found), append(ops, put(prefixEventLog+name, logs[name].eventLog))
 		}
 		revision, err := r.store.Commit(ctx, conds, ops)
 		if errors.Is(err, store.ErrConflict) {
@@ -150,6 +134,29 @@ func (r *Repo) appendBatch(ctx context.Context, batch []api.Event) (int64, error
 		}
 		return revision, err
 	}
+}
+
+// appended returns the commit that appends events, as many as one takes.
+func (r *Repo) appended(ctx context.Context, batch []api.Event) (conds []store.Cond, ops []store.Op, err error) {
+	logs, err := r.openLogs(ctx, batch)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range batch {
+		name := logOf(&e)
+		log := logs[name]
+		log.Last++
+		e.Seq, log.Newest = log.Last, e.Time
+		ops = append(ops, put(keyEvent(name, e.Seq), e))
+		for log.Last-log.First+1 > EventsKept {
+			ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
+			log.First++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(logs)) {
+		conds, ops = append(conds, logs[name].found), append(ops, put(prefixEventLog+name, logs[name].eventLog))
+	}
+	return conds, ops, nil
 }
 
 // Events returns the kept events of a log (a cluster's name, NodeLog of a machine's, or FabricLog of a cell's) after sequence number after, the oldest first, and not

@@ -118,6 +118,9 @@ func writeMachines(w *world) {
 	_, rev, err := w.leader.TakeCandidate(ctx, w.cache.View(), "e1", now, machine("n1", mac1))
 	w.reach(rev, err)
 	w.boots(3)
+	w.reach(w.leader.CommitMachineLog(ctx, w.machine("n1"), api.BMCLogMark{Log: "sel", IDs: []string{"0007"}, At: now, Erased: 5}, []api.Event{
+		{Time: now, Node: "n1", Reason: api.ReasonBMCLog, Message: "BMC log: fan Fan 1: below its lower critical threshold"},
+	}))
 	redemption := state.Redemption{UID: "uid-n1", Machine: "n1", Generation: 3, NonceSHA256: "n", At: now}
 	w.reach(w.repo.RedeemBoot(ctx, redemption, &api.NodeIdentity{Node: "n1", ID: "i1", Key: "56", Boot: 3, EnrolledAt: now, EnrolledBy: "its boot", ApprovedAt: &now, ApprovedBy: "its boot", RenewedAt: now, EndsAt: now.Add(time.Hour)}))
 	w.reach(w.repo.RequestPower(ctx, []state.PowerAsk{{Name: "n1", UID: "uid-n1", Request: api.PowerRequest{Action: api.PowerActionOff, By: "admin"}}}))

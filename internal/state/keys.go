@@ -39,6 +39,7 @@ const (
 
 	prefixMachine       = "machine/"
 	prefixMAC           = "mac/"
+	prefixMachineLog    = "machinelog/"
 	prefixMachineRecord = "machinerecord/"
 	prefixMachineIndex  = "machineindex/"
 	prefixHardware      = "hardware/"

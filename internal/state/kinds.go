@@ -60,6 +60,8 @@ var kinds = []registration{
 	&stored[api.MachineIntent]{prefix: prefixMachine, of: nodes, take: takeMachine, drop: dropMachine},
 	&stored[api.MachineRecord]{prefix: prefixMachineRecord, of: nodes, take: takeMachineRecord, bound: boundMachineRecord},
 	&stored[api.Hardware]{prefix: prefixHardware, of: nodes, take: takeHardware},
+	// machinelog/NODE, by the leader, with the events that it says were stored.
+	&stored[api.BMCLogRecord]{prefix: prefixMachineLog, of: nodes, take: takeMachineLog},
 	// mac/MAC, MAC as 12 digits in pairs with hyphens, written with the machine: whose a provisioning NIC is. machineindex/INDEX: whose a place in
 	// the provisioning range is. redeemed/MACHINEUID: the newest exchange of a boot token.
 	&stored[macRecord]{prefix: prefixMAC},

@@ -15,10 +15,12 @@ type Machine struct {
 	Record *api.MachineRecord
 	// Hardware is nil as long as nobody has looked. A machine that was a candidate has it before its first decision.
 	Hardware *api.Hardware
-	// Revision is that of the newest commit that touched any of the three.
+	// LogMark is how far the event log of its BMC was read.
+	LogMark api.BMCLogMark
+	// Revision is that of the newest commit that touched any of these.
 	Revision int64
 
-	intentRevision, recordRevision int64
+	intentRevision, recordRevision, logRevision int64
 }
 
 // Name is the machine's name, which is its node's.

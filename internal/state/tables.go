@@ -164,6 +164,11 @@ func takeMachineRecord(t *tables, name string, rec *api.MachineRecord, revision 
 	return nil
 }
 
+func takeMachineLog(t *tables, name string, log *api.BMCLogRecord, revision int64) error {
+	changeMachine(t, name, revision, func(m *Machine) { m.LogMark, m.logRevision = log.Mark, revision })
+	return nil
+}
+
 func takeHardware(t *tables, name string, hardware *api.Hardware, revision int64) error {
 	t.offers = new(mark)
 	changeMachine(t, name, revision, func(m *Machine) { m.Hardware = hardware })

@@ -44,4 +44,32 @@ var monitorGuards = []Mutant{
 		Replace: "_ = withoutReadings",
 		Test:    "./internal/apiserver TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches",
 	},
+	{
+		Guard:   "an entry of a BMC's log is told by one of two readings",
+		File:    "internal/state/machinelog.go",
+		Find:    ", {Key: prefixMachineLog + base.Name(), Revision: base.logRevision},",
+		Replace: ",",
+		Test:    "./internal/state TestAnEntryOfABMCsLogIsToldByOneOfTwoReadings",
+	},
+	{
+		Guard:   "the log of an IPMI BMC is read on from the last entry",
+		File:    "internal/machine/power/ipmi/sel.go",
+		Find:    "next = known.next",
+		Replace: "next = firstEntry",
+		Test:    "./internal/machine/power/ipmi TestEachEntryOfASimulatedBMCsLogIsReadOnce",
+	},
+	{
+		Guard:   "entries of a Redfish log with one time are told apart",
+		File:    "internal/machine/power/redfish/log.go",
+		Find:    "at.Equal(after.At) && slices.Contains(after.IDs, e.ID)",
+		Replace: "at.Equal(after.At)",
+		Test:    "./internal/machine/power/redfish TestEachEntryOfALogIsReadOnceInWhateverOrderItIs",
+	},
+	{
+		Guard:   "a log that was never read begins at its end",
+		File:    "internal/machine/power/ipmi/sel.go",
+		Find:    "if after.Log != logName || ",
+		Replace: "if ",
+		Test:    "./internal/machine/power/ipmi TestEachEntryOfASimulatedBMCsLogIsReadOnce",
+	},
 }

@@ -17,6 +17,14 @@ import (
 type Machine struct {
 	UID    string
 	Target power.Target
+	// Mark is how far its event log is known to have been read.
+	Mark api.BMCLogMark
+}
+
+// News is what came into the log of a machine's BMC after the mark that was known.
+type News struct {
+	After api.BMCLogMark
+	Log   Log
 }
 
 // Options are what a poller works with.
@@ -54,6 +62,9 @@ type polled struct {
 	refused bool
 	due     time.Time
 	last    api.MachineSensors
+	logs    LogReader
+	logDue  time.Time
+	news    *News
 }
 
 // New makes a poller that knows no machine.
@@ -81,6 +92,10 @@ func (p *Poller) Set(machines []Machine) {
 			was = &polled{machine: m, due: p.o.Now()}
 			signal(p.kick)
 		}
+		was.machine.Mark = m.Mark
+		if was.news != nil && !SameMark(was.news.After, m.Mark) {
+			was.news = nil
+		}
 		kept[m.UID] = was
 	}
 	p.machines = kept
@@ -102,7 +117,25 @@ func (p *Poller) Sensors(uid string) *api.MachineSensors {
 	return &last
 }
 
-// Changed receives after the state or the message of a machine has changed. It holds one signal.
+// SameMark reports whether two marks are of the same place in a log.
+func SameMark(a, b api.BMCLogMark) bool {
+	return a.Log == b.Log && slices.Equal(a.IDs, b.IDs) && a.At.Equal(b.At) && a.Erased == b.Erased
+}
+
+// News returns what came into the logs of machines after the marks that Set gave, by UID. It stays until Set gives another mark of the machine.
+func (p *Poller) News() map[string]News {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := map[string]News{}
+	for uid, m := range p.machines {
+		if m.news != nil {
+			all[uid] = *m.news
+		}
+	}
+	return all
+}
+
+// Changed receives after the state or the message of a machine has changed, or there is news of its log. It holds one signal.
 func (p *Poller) Changed() <-chan struct{} { return p.changed }
 
 // Run reads machines until ctx ends, and returns once the reading under way has ended.
@@ -161,8 +194,10 @@ func (p *Poller) read(ctx context.Context, m *polled) {
 		m.opened = true
 		if s, err := p.o.Open(m.machine.Target); err == nil { // else the provisioner reports it
 			m.reader, _ = s.(Reader)
+			m.logs, _ = s.(LogReader)
 		}
 	}
+	p.readLog(ctx, m)
 	next := m.last
 	if m.reader != nil && !m.refused {
 		var all []api.Sensor
@@ -196,6 +231,43 @@ func (p *Poller) read(ctx context.Context, m *polled) {
 		signal(p.changed)
 	}
 	m.last = next
+}
+
+// logEvery is how many pauses lie between two looks at a log: a Redfish service may take a request for each fifty entries of it.
+const logEvery = 3
+
+// readLog looks for news in the log of a machine, unless there is some that nobody has taken yet.
+func (p *Poller) readLog(ctx context.Context, m *polled) {
+	p.mu.Lock()
+	after, waits := m.machine.Mark, m.news != nil
+	p.mu.Unlock()
+	if m.logs == nil || m.refused || waits || p.o.Now().Before(m.logDue) {
+		return
+	}
+	var log Log
+	err := p.o.Gate.Poll(ctx, power.KeyOf(m.machine.UID, m.machine.Target), power.PollDeadline, func(ctx context.Context) (err error) {
+		log, err = m.logs.Log(ctx, after)
+		return err
+	})
+	pause := logEvery * p.o.Every
+	switch {
+	case errors.Is(err, power.ErrYielded):
+		pause = p.o.Every / yieldedAgain
+	case errors.Is(err, power.ErrCannot):
+		pause = max(pause, lookAgain)
+	case errors.Is(err, power.ErrCredentials):
+		m.refused = true
+	case err != nil:
+		p.o.Log.DebugContext(ctx, "the event log of a BMC can't be read", "machine", m.machine.Target.Name, "error", err)
+	}
+	m.logDue = p.o.Now().Add(pause)
+	if err != nil || SameMark(log.Mark, after) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m.news = &News{After: after, Log: log}
+	signal(p.changed)
 }
 
 func signal(c chan struct{}) {

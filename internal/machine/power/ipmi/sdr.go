@@ -14,7 +14,19 @@ import (
 const (
 	recordFull    = 0x01 // section 43.1
 	recordCompact = 0x02 // section 43.2
+	recordEvents  = 0x03 // section 43.3
 )
+
+// nameAt is where records have their names, from 0: bytes 48, 32 and 17.
+var nameAt = map[byte]int{recordFull: 47, recordCompact: 31, recordEvents: 16}
+
+// nameOf reads number and name of one of the BMC's own sensors, of any kind; "" where the record is of no such.
+func nameOf(data []byte) (number byte, name string) {
+	if len(data) < 8 || nameAt[data[3]] == 0 || len(data) <= nameAt[data[3]] || data[5] != bmcAddress {
+		return 0, ""
+	}
+	return data[7], idString(data[nameAt[data[3]]:])
+}
 
 // Event and reading types (table 42-1) and sensor types (table 42-3).
 const (
@@ -67,15 +79,14 @@ func parseRecord(data []byte) (*sensorRecord, error) {
 		return nil, errors.New("a sensor data record is shorter than its header")
 	}
 	kind := data[3]
-	nameAt := map[byte]int{recordFull: 47, recordCompact: 31}[kind] // byte 48, byte 32
-	if nameAt == 0 {
+	if kind != recordFull && kind != recordCompact {
 		return nil, errNotShown
 	}
-	if len(data) <= nameAt {
+	if len(data) <= nameAt[kind] {
 		return nil, fmt.Errorf("sensor data record %04Xh has %d bytes, fewer than its type needs", binary.LittleEndian.Uint16(data), len(data))
 	}
 	r := &sensorRecord{
-		owner: data[5], lun: data[6] & 3, number: data[7], reading: data[13], name: idString(data[nameAt:]), scale: 1,
+		owner: data[5], lun: data[6] & 3, number: data[7], reading: data[13], name: idString(data[nameAt[kind]:]), scale: 1,
 		linear: func(x float64) float64 { return x },
 	}
 	units := data[20] // byte 21

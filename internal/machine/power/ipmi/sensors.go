@@ -46,6 +46,8 @@ type repository struct {
 	readAt  time.Time
 	records []*sensorRecord
 	limits  []*api.SensorThresholds
+	// names are of all the BMC's own sensors, by number.
+	names map[byte]string
 }
 
 // Sensors implements sensors.Reader. The data records of the sensors are read at first, and again when they have changed.
@@ -90,7 +92,7 @@ func (s *Switch) repository(ctx context.Context, c *rmcpplus.Session) (*reposito
 	if known != nil && bytes.Equal(known.stamp, info[5:13]) && time.Since(known.readAt) < repositoryAge {
 		return known, nil
 	}
-	repo := &repository{stamp: bytes.Clone(info[5:13]), readAt: time.Now()}
+	repo := &repository{names: map[byte]string{}, stamp: bytes.Clone(info[5:13]), readAt: time.Now()}
 	if err := repo.read(ctx, c); err != nil {
 		return nil, err
 	}
@@ -116,6 +118,9 @@ func (repo *repository) read(ctx context.Context, c *rmcpplus.Session) error {
 			return fmt.Errorf("read sensor data record %04Xh: %w", id, err)
 		}
 		// A record that can't be read is of a sensor that nobody can name.
+		if number, name := nameOf(data); name != "" {
+			repo.names[number] = name
+		}
 		if r, err := parseRecord(data); err == nil {
 			repo.records = append(repo.records, r)
 		}

@@ -155,9 +155,11 @@ type computerSystem struct {
 	Name       string  `json:"Name"`
 	PowerState *string `json:"PowerState"`
 	Links      struct {
-		Chassis []link `json:"Chassis"`
+		Chassis   []link `json:"Chassis"`
+		ManagedBy []link `json:"ManagedBy"`
 	} `json:"Links"`
-	Boot struct {
+	LogServices link `json:"LogServices"`
+	Boot        struct {
 		Targets []string `json:"BootSourceOverrideTarget@Redfish.AllowableValues"`
 	} `json:"Boot"`
 	Actions struct {

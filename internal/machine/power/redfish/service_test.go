@@ -36,6 +36,7 @@ type service struct {
 	refuse    map[string]int // status by "METHOD path"; 200: with a page for people
 	loggedIn  func()         // called before the answer to a login
 	chassis   []any          // of "one"
+	managers  []any          // of "one"
 	resources map[string]values
 }
 
@@ -164,7 +165,7 @@ func (s *service) system(path string) values {
 	}
 	return values{
 		"@odata.id": path, "Id": "one", "Name": "Server", "UUID": "38947555-7742-3448-3784-823347823835", "PowerState": s.power,
-		"Links": values{"Chassis": s.chassis},
+		"Links": values{"Chassis": s.chassis, "ManagedBy": s.managers},
 		"Boot":  values{"BootSourceOverrideTarget@Redfish.AllowableValues": s.targets}, "Actions": values{"#ComputerSystem.Reset": reset},
 	}
 }
