@@ -82,6 +82,8 @@ type Config struct {
 	Adapters func(ctx context.Context) ([]api.Device, []api.Adapter, error)
 	// GPUs reads the node's GPUs; nil: it gives none to members. A change is reported on a new stream.
 	GPUs func(ctx context.Context) gpu.Found
+	// Faults reads the errors that the hardware has counted; nil: they are not reported. It may take long with a disk that hangs.
+	Faults func(ctx context.Context) api.HardwareFaults
 	// NoVLANs is why the kernel carries no VLANs, "" if it does.
 	NoVLANs string
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.

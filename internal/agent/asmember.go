@@ -35,6 +35,7 @@ func runAsMember(ctx context.Context, cfg Config, opts config.Agent, underlay ne
 	}
 	defer endPeers()
 	cfg.Sharer = nfs.NewMachine(filepath.Join(cfg.StateDir, "volumes"))
+	cfg.Faults = thisMachinesFaults
 	cfg.Node, cfg.HomeDir = node, filepath.Join(opts.StateDir, "home")
 	cfg.Inspect = func(context.Context) []api.EnvironmentOnNode { return nil }
 	cfg.Drivers = []driver.Driver{metal.New(metal.Config{StateDir: cfg.StateDir, Attacher: networks, Program: members.Binary, Layers: bootedLayers, Changes: bootedChanges, Root: "/"})}

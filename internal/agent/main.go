@@ -85,6 +85,9 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
 		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff), CheckHost: checkThisHost,
 	}
+	if !opts.SharedCPUs { // else several nodes are one machine, and each error would be told for each
+		cfg.Faults = thisMachinesFaults
+	}
 	useTrunk(ctx, &cfg, &node, opts.TrunkInterface, networks.Underlay)
 	known.Use(&cfg)
 	cfg.Adapters = adapters

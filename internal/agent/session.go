@@ -124,6 +124,9 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go func() { cancel(a.sendCounts(ctx, stream)) }()
+	if a.cfg.Faults != nil {
+		go func() { cancel(a.sendFaults(ctx, stream)) }()
+	}
 	if a.cfg.Underlay != nil {
 		reported := a.opening.underlay
 		go func() { cancel(a.watchUnderlay(ctx, reported)) }()

@@ -54,6 +54,8 @@ type Up struct {
 	Spans          []Span          `json:"spans,omitempty"`
 	// Counts are the counters of ports.
 	Counts *PortCounts `json:"counts,omitempty"`
+	// Faults are the errors that the node's hardware has counted.
+	Faults *api.HardwareFaults `json:"faults,omitempty"`
 }
 
 // MaxSpans is how many spans one message has, at most.

@@ -52,6 +52,8 @@ type Agents interface {
 	Connected(node string) (bool, time.Time)
 	// PowerOffProblem is why a node can't power itself off though it was told to.
 	PowerOffProblem(node string) string
+	// Faults are the errors that a node's hardware has counted, as its connected agent says; false: it has not said.
+	Faults(node string) (api.HardwareFaults, bool)
 	// Builds are the last reports from connected nodes about builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
 	// Holders are the nodes that hold an image, and those that fetch it, with the URLs they serve it at.
@@ -295,7 +297,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.faults(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

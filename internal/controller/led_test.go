@@ -24,8 +24,9 @@ import (
 
 // scripted are agents that say what a test wants.
 type scripted struct {
-	clean map[string][]string // by node
-	jobs  map[string]agentstream.JobObserved
+	faults map[string]api.HardwareFaults
+	clean  map[string][]string // by node
+	jobs   map[string]agentstream.JobObserved
 	// logBytes is how much output is stored, by run.
 	logBytes map[string]int64
 	members  map[string]monitor.MemberState
@@ -107,6 +108,11 @@ func (s *scripted) ChangedNodes(uint64) ([]string, uint64) {
 func (s *scripted) NextDeath() time.Time { return time.Time{} }
 
 func (s *scripted) Connected(node string) (bool, time.Time) { return !s.down[node], time.Time{} }
+
+func (s *scripted) Faults(node string) (api.HardwareFaults, bool) {
+	f, ok := s.faults[node]
+	return f, ok
+}
 
 func (s *scripted) PowerOffProblem(string) string { return "" }
 

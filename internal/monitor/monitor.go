@@ -84,6 +84,8 @@ type node struct {
 	digests map[string]string
 	// counts are the counters of its ports, by port ID.
 	counts map[string]api.PortCounters
+	// faults are the errors that its hardware has counted; nil: it has not said.
+	faults *api.HardwareFaults
 	// serial is that of the newest change of what is known of this node.
 	serial uint64
 }
@@ -349,7 +351,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 		n.former = append(n.former, n.run)
 		n.former = n.former[max(0, len(n.former)-formerRuns):]
 	}
-	n.known, n.run, n.stream, n.lastSeen, n.reported, n.counts = true, hello.Run, s, m.cfg.Now(), false, nil
+	n.known, n.run, n.stream, n.lastSeen, n.reported, n.counts, n.faults = true, hello.Run, s, m.cfg.Now(), false, nil, nil
 	m.notify(n)
 	return nil
 }

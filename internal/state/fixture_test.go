@@ -97,6 +97,9 @@ func writeNodes(w *world) {
 	_, rev, err := w.repo.SetDrain(ctx, "node-0", "a fan is loud", "admin", now)
 	w.reach(rev, err)
 	w.reach(w.repo.TrustBuilder(ctx, "node-0", "admin", now))
+	w.reach(w.leader.CommitFaults(ctx, w.cache.View().Node("node-0"), api.FaultRecord{
+		Node: "node-0", HardwareFaults: api.HardwareFaults{Boot: "b", Memory: []api.MemoryFaults{{Controller: "mc0", Corrected: 2}}, Disks: []api.DiskFaults{{Name: "sda", Serial: "s", Failing: "its SMART status predicts its failure"}}}, ToldAt: now,
+	}, []api.Event{{Time: now, Node: "node-0", Reason: api.ReasonHardwareFault, Message: "disk sda fails"}}))
 	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Devices: map[string]int64{"gpu/slices": 7}, From: now}, time.Time{}))
 	build := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, CreatedAt: now, Message: "copies packages"}
 	w.reach(w.repo.CreateBuild(ctx, build))

@@ -26,6 +26,7 @@ const (
 	prefixVolumeProject = "volumeproject/"
 	prefixNode          = "node/"
 	prefixControl       = "nodecontrol/"
+	prefixFaults        = "nodefaults/"
 	prefixIdentity      = "nodeidentity/"
 	prefixNodeSpan      = "nodespan/"
 	prefixUsage         = "usage/"

@@ -54,6 +54,8 @@ var kinds = []registration{
 	// node/NODE, as its agent says. nodecontrol/NODE, written by API handlers, is there only while operators want something of it.
 	&stored[api.NodeRecord]{prefix: prefixNode, of: nodes, take: takeAgent, drop: dropAgent, bound: boundNode},
 	&stored[api.NodeControl]{prefix: prefixControl, of: nodes, take: takeControl, drop: dropControl},
+	// nodefaults/NODE, by the leader, with the events that it says were stored.
+	&stored[api.FaultRecord]{prefix: prefixFaults, of: nodes, take: takeFaults, drop: dropFaults},
 	// nodeidentity/NODE, written by API handlers, and by the boot API for machines.
 	&stored[api.NodeIdentity]{prefix: prefixIdentity, of: nodes, take: takeIdentity, drop: dropIdentity},
 	// machine/NODE, written by API handlers, and by the leader for what enrols by a token. machinerecord/NODE and hardware/NODE, by the leader.

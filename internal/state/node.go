@@ -20,6 +20,10 @@ type Node struct {
 	Control *api.NodeControl
 	// Identity is the key whose holder may speak for the node; nil: nobody may.
 	Identity *api.NodeIdentity
+	// Faults are the errors of its hardware that events have told; nil: none were.
+	Faults *api.FaultRecord
+
+	faultsRevision int64
 }
 
 // Drained reports whether the node is to get no new members.

@@ -148,6 +148,11 @@ func takeControl(t *tables, name string, control *api.NodeControl, _ int64) erro
 	return nil
 }
 
+func takeFaults(t *tables, name string, faults *api.FaultRecord, revision int64) error {
+	changeNode(t, name, func(n *Node) { n.Faults, n.faultsRevision = faults, revision })
+	return nil
+}
+
 func takeIdentity(t *tables, name string, identity *api.NodeIdentity, _ int64) error {
 	changeNode(t, name, func(n *Node) { n.Identity = identity })
 	return nil
@@ -200,6 +205,10 @@ func dropAgent(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Age
 
 func dropControl(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Control = nil }) }
 
+func dropFaults(t *tables, name string) {
+	dropPart(t, name, func(n *Node) { n.Faults, n.faultsRevision = nil, 0 })
+}
+
 func dropIdentity(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Identity = nil }) }
 
 // dropMachine follows the end of an intent. A machine's keys go in one commit (Leader.ForgetMachine).
@@ -213,7 +222,7 @@ func dropPart(t *tables, name string, drop func(*Node)) {
 	t.offers = new(mark)
 	next := tableOf(t, nodes).edit(name)
 	drop(next)
-	if next.Machine == nil && next.Agent == nil && next.Control == nil && next.Identity == nil {
+	if next.Machine == nil && next.Agent == nil && next.Control == nil && next.Identity == nil && next.Faults == nil {
 		tableOf(t, nodes).remove(name)
 		return
 	}

@@ -72,4 +72,25 @@ var monitorGuards = []Mutant{
 		Replace: "if ",
 		Test:    "./internal/machine/power/ipmi TestEachEntryOfASimulatedBMCsLogIsReadOnce",
 	},
+	{
+		Guard:   "errors that a tenant makes up are few events",
+		File:    "internal/lifecycle/faults.go",
+		Find:    "(!in.Tenant || doubled(was.Uncorrected, m.Uncorrected))",
+		Replace: "true",
+		Test:    "./internal/lifecycle TestATenantWhoCountsErrorsMakesFewEvents",
+	},
+	{
+		Guard:   "an error of the hardware is told once",
+		File:    "internal/lifecycle/faults.go",
+		Find:    "was.Uncorrected = m.Uncorrected",
+		Replace: "_ = was",
+		Test:    "./internal/lifecycle TestARiseOfHardwareErrorsIsToldOnce",
+	},
+	{
+		Guard:   "what an agent reports of its hardware is bounded",
+		File:    "internal/monitor/faults.go",
+		Find:    "faults.Memory[:min(len(faults.Memory), maxControllers)]",
+		Replace: "faults.Memory",
+		Test:    "./internal/monitor TestReportedErrorsAreBoundedAndEndWithTheStream",
+	},
 }
