@@ -304,6 +304,8 @@ type Environment struct {
 	Name        string  `json:"name"`
 	Description string  `json:"description"`
 	Stacks      []Stack `json:"stacks"`
+	// Project owns an environment that was made of a cluster's files, and other projects don't see it. Empty: it is the site's.
+	Project string `json:"project,omitempty"`
 	// Image is the image that a built environment's name stands for, Recipe the text it was built from (where one environment is shown). Nil for one
 	// of the nodes' own.
 	Image     *Image     `json:"image,omitempty"`

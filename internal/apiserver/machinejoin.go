@@ -109,7 +109,7 @@ func (s *Server) joinImages(v *state.View, own []api.Environment) []api.Environm
 		}
 		updated := e.UpdatedAt
 		built := api.Environment{
-			Name: e.Name, Description: img.Description, Stacks: img.Stacks, Image: img, UpdatedAt: &updated, Nodes: s.whereItRuns(v, e, img),
+			Name: e.Name, Description: img.Description, Stacks: img.Stacks, Project: e.Project, Image: img, UpdatedAt: &updated, Nodes: s.whereItRuns(v, e, img),
 		}
 		if i := slices.IndexFunc(all, func(o api.Environment) bool { return o.Name == e.Name }); i >= 0 {
 			all[i] = built // what nodes report of it is that they hold it

@@ -127,7 +127,9 @@ func TestFilesOfAMemberBecomeABuildForItsProject(t *testing.T) {
 func TestWhatCantBeSavedLeavesNothing(t *testing.T) {
 	s := savingSite(t, func(c *apiserver.Config) {
 		c.MaxSavedBytes = 1000
-		c.ClusterKeys = func(api.ClusterIntent, api.Assignment) ([][]byte, error) { return [][]byte{[]byte("the cluster's own key")}, nil }
+		c.ClusterKeys = func(api.ClusterIntent, api.Assignment) ([][]byte, error) {
+			return [][]byte{[]byte("the cluster's own key")}, nil
+		}
 	})
 	wholeCluster(t, s, "m1")
 	c := s.Client()
@@ -190,6 +192,21 @@ func TestWhatCantBeSavedLeavesNothing(t *testing.T) {
 	}
 	if _, err := c.SaveFiles(t.Context(), "m1", api.SaveFilesRequest{Environment: "f"}); !client.HasCode(err, "wrong_phase") {
 		t.Errorf("a cluster that is being deleted: %v", err)
+	}
+}
+
+func TestOnlyFilesOfReadyMembersAreSaved(t *testing.T) {
+	s := savingSite(t, nil)
+	wholeCluster(t, s, "m1")
+	id := s.Cache.View().Cluster("m1").UID() + ".m1-0.1"
+	s.Live.SetMember("n1", id, api.MemberUnhealthy, "its SSH is away")
+	s.Tunnels.Member = sends(filesOf(t, map[string]string{"opt/solver": "x"}))
+	c := s.Client()
+	if _, err := c.SaveFiles(t.Context(), "m1", api.SaveFilesRequest{Environment: "e"}); !client.HasCode(err, "cluster_not_ready") || !strings.Contains(err.Error(), "unhealthy") {
+		t.Errorf("a member that is not ready: %v", err)
+	}
+	if _, err := c.SaveFiles(t.Context(), "m1", api.SaveFilesRequest{Environment: "e", Member: "m1-1"}); err != nil {
+		t.Errorf("another member, which is: %v", err)
 	}
 }
 

@@ -93,7 +93,11 @@ func (a *app) envShow() *cobra.Command {
 			return err
 		}
 		return out.print(a.Streams.Out, e, func(w io.Writer) {
-			fields(w, append([]string{"Name", e.Name, "Description", e.Description, "Stacks", stackNames(e.Stacks)}, a.imageFields(e.Image)...)...)
+			of := []string{"Name", e.Name, "Description", e.Description, "Stacks", stackNames(e.Stacks)}
+			if e.Project != "" {
+				of = append(of, "Project", e.Project)
+			}
+			fields(w, append(of, a.imageFields(e.Image)...)...)
 			fmt.Fprintln(w)
 			whereTable(w, e.Nodes)
 		})
@@ -228,7 +232,8 @@ func (a *app) envDelete() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete NAME...", Aliases: []string{"rm"}, Short: "Delete built environments", Args: someArgs("environments to delete"),
 		ValidArgsFunction: a.completeEnvironments,
-		Long: `Delete built environments with their images. Environments that members, clusters or machines use are refused. So is the environment
+		Long: `Delete built environments with their images. Members of a project delete what was made of its clusters' files, and administrators the others, too.
+Environments that members, clusters or machines use are refused. So is the environment
 inspect, which machines boot for inspection, unless --force is given.`,
 	}
 	cmd.Flags().BoolVar(&force, "force", false, "also delete inspect: until it is built again, machines can't be inspected or enrolled")

@@ -91,6 +91,11 @@ func (s *Store) Put(ctx context.Context, digest image.Digest, r io.Reader) error
 	if err == nil && got != digest {
 		err = fmt.Errorf("blob %s: %w: it is %s", digest, image.ErrDigest, got)
 	}
+	return s.keep(f, digest, err)
+}
+
+// keep gives what was received into a file its name, unless that failed.
+func (s *Store) keep(f *os.File, digest image.Digest, err error) error {
 	if err == nil {
 		err = errors.Join(f.Chmod(0o444), f.Sync())
 	}
@@ -138,18 +143,10 @@ func (s *Store) take(ctx context.Context, r io.Reader) (blob image.Blob, err err
 	if err == nil {
 		blob.SizeBytes, err = f.Seek(0, io.SeekCurrent)
 	}
-	if err == nil {
-		err = errors.Join(f.Chmod(0o444), f.Sync())
+	if err := s.keep(f, blob.Digest, err); err != nil {
+		return image.Blob{}, err
 	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return image.Blob{}, s.explain(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := os.Rename(f.Name(), s.path(blob.Digest)); err != nil {
-		return image.Blob{}, fmt.Errorf("store blob %s: %w", blob.Digest, err)
-	}
-	return blob, durablefile.SyncDir(s.dir)
+	return blob, nil
 }
 
 // spaceCheckBytes is after how many bytes the room left is looked at again.

@@ -26,9 +26,12 @@ type certifier struct {
 	now     func() time.Time
 }
 
+// secretOf returns the site secret that a cluster's keys derive from.
+func (c certifier) secretOf(intent api.ClusterIntent) []byte { return c.secrets.At(intent.CreatedAt) }
+
 // keysOf returns marks of the keys that a member has from the site, as the leader renders them (package contextualization).
 func (c certifier) keysOf(intent api.ClusterIntent, a api.Assignment) ([][]byte, error) {
-	secret := c.secrets.At(intent.CreatedAt)
+	secret := c.secretOf(intent)
 	logins, err := sshca.New(secret, intent.UID, intent.CreatedAt)
 	if err != nil {
 		return nil, err
@@ -49,7 +52,7 @@ func (c certifier) keysOf(intent api.ClusterIntent, a api.Assignment) ([][]byte,
 }
 
 func (c certifier) Certify(intent api.ClusterIntent, key ssh.PublicKey, user string) (api.Certificate, error) {
-	authority, err := sshca.New(c.secrets.At(intent.CreatedAt), intent.UID, intent.CreatedAt)
+	authority, err := sshca.New(c.secretOf(intent), intent.UID, intent.CreatedAt)
 	if err != nil {
 		return api.Certificate{}, err
 	}

@@ -35,7 +35,7 @@ func guards() []Mutant {
 		recordGuards,
 		leaderGuards,
 		agentGuards,
-		memberGuards, slurmGuards,
+		memberGuards, slurmGuards, saveGuards,
 		outputGuards,
 		fabricGuards,
 		multicastGuards,

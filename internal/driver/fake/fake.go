@@ -32,9 +32,8 @@ type Behaviour struct {
 	// Stubborn members end only by force.
 	Stubborn bool
 	// FailCleans, FailPauses, FailMends and so on are how many of these calls fail before one succeeds.
-	FailCleans, FailPauses, FailMends                int
-	FailSaves, FailRestores, FailSends, FailReceives int
-	FailFiles                                        int
+	FailCleans, FailPauses, FailMends                           int
+	FailSaves, FailFiles, FailRestores, FailSends, FailReceives int
 	// Portless is what Portless says of the running member, until Mend repairs it.
 	Portless string
 	// FailLetGo is how often a saved member does not let its functions of adapters go.
