@@ -156,6 +156,9 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := knownHere(intent.Project, want.Spec, view, s.cfg.Offers); err != nil {
 			return nil, err
 		}
+		if err := cmp.Or(s.untunnelled(&intent.Spec), s.sameTunnels(&was.Spec, &intent.Spec)); err != nil {
+			return nil, err
+		}
 		if err := s.interfacesFit(was.Spec, want.Spec, projectOr(intent.Project), view); err != nil {
 			return nil, err
 		}

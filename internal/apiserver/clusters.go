@@ -101,7 +101,7 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := knownNetworks(want.Spec, project, view); err != nil {
 		return none, err
 	}
-	if err := s.ownNetworkFits(&want.Spec); err != nil {
+	if err := s.ownNetworkFits(view, &want.Spec); err != nil {
 		return none, err
 	}
 	if err := s.interfacesFit(api.ClusterSpec{}, want.Spec, project, view); err != nil {

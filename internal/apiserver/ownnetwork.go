@@ -7,12 +7,16 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/state"
 )
 
 // ownNetworkFits refuses an own network of a technology that the site does not have. It adds the cell of a partition where the site has only one.
 // Whether a number is free is for the leader to find out, as it gives them.
-func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
+func (s *Server) ownNetworkFits(view *state.View, spec *api.ClusterSpec) error {
 	if err := s.untunnelled(spec); err != nil {
+		return err
+	}
+	if err := s.joinable(view, spec); err != nil {
 		return err
 	}
 	if spec.Technology == "" && s.switched(spec) {
@@ -42,25 +46,44 @@ func (s *Server) ownNetworkFits(spec *api.ClusterSpec) error {
 	return nil
 }
 
+// sameTunnels refuses groups by which a cluster comes to have whole machines beside members on other stacks, unless its network is a VLAN: the network of a
+// cluster that exists stays what it is. The group with rank 0 is always there, so what goes meanwhile does not matter.
+func (s *Server) sameTunnels(was, is *api.ClusterSpec) error {
+	if !s.cfg.Offers.Metal || mixed(was) || !mixed(is) || is.Technology == api.TechnologyVLAN {
+		return nil
+	}
+	f := failFields(codeUnchangeable, api.FieldProblem{
+		Location: "groups",
+		Message:  "mix whole machines with members on other stacks; only a VLAN joins these, and the cluster's network is none",
+	})
+	f.Detail += "; create another cluster"
+	return f
+}
+
+func onMetal(g api.Group) bool { return g.Stack == api.StackMetal }
+
+// mixed reports whether some members of a cluster have whole machines, and others have not.
+func mixed(spec *api.ClusterSpec) bool {
+	return slices.ContainsFunc(spec.Groups, onMetal) && slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return !onMetal(g) })
+}
+
 // untunnelled refuses whole machines in a cluster whose network nodes carry by tunnels, or lead to the outside: the users of a machine, who are root there,
 // could speak to any node by the first, and no node carries their packets for the second.
 func (s *Server) untunnelled(spec *api.ClusterSpec) error {
-	metal := func(g api.Group) bool { return g.Stack == api.StackMetal }
-	i := slices.IndexFunc(spec.Groups, metal)
+	i := slices.IndexFunc(spec.Groups, onMetal)
 	if !s.cfg.Offers.Metal || i < 0 {
 		return nil
 	}
 	name := spec.Groups[i].Name
-	mixed := slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return !metal(g) })
 	switch {
 	case spec.Egress:
 		return failFields(codeInvalidCluster, api.FieldProblem{
 			Location: "egress", Value: "true", Message: fmt.Sprintf("is not possible with whole machines (group %q): no node carries their packets; omit it", name),
 		})
-	case mixed && (spec.Technology == "" || spec.Technology == api.TechnologyVXLAN):
+	case mixed(spec) && spec.Technology == api.TechnologyVXLAN:
 		return failFields(codeInvalidCluster, api.FieldProblem{
 			Location: "technology", Value: string(spec.Technology),
-			Message: fmt.Sprintf("group %q has whole machines, which reach members on other stacks by no tunnel; write technology %s on a site with managed switches and trunks, or make two clusters", name, api.TechnologyVLAN),
+			Message: fmt.Sprintf("group %q has whole machines, which reach members on other stacks by no tunnel; write technology %s, or make two clusters", name, api.TechnologyVLAN),
 		})
 	}
 	return nil
@@ -69,7 +92,7 @@ func (s *Server) untunnelled(spec *api.ClusterSpec) error {
 // reachesVolumes refuses volumes for whole machines without a VLAN of their own: nodes know such a machine by its address, which any other machine on a shared
 // Ethernet could take.
 func (s *Server) reachesVolumes(spec *api.ClusterSpec) error {
-	i := slices.IndexFunc(spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal })
+	i := slices.IndexFunc(spec.Groups, onMetal)
 	if !s.cfg.Offers.Metal || i < 0 || spec.Technology == api.TechnologyVLAN && len(s.cfg.Offers.Switches) > 0 {
 		return nil
 	}
@@ -84,11 +107,43 @@ func (s *Server) reachesVolumes(spec *api.ClusterSpec) error {
 	return nil
 }
 
-// switched reports whether all members of a cluster have whole machines, and the site manages switches: then the cluster's own network is a VLAN on
-// their ports. One with egress has a gateway on nodes, which switches are not.
+// joinable refuses whole machines together with members on other stacks where no VLAN can join them: it needs the ports of managed switches for the first,
+// and trunks of nodes for the others. A request that names the technology waits for a trunk.
+func (s *Server) joinable(view *state.View, spec *api.ClusterSpec) error {
+	problem := ""
+	switch {
+	case !s.cfg.Offers.Metal || !mixed(spec) || spec.Technology == api.TechnologyVXLAN:
+		return nil
+	case len(s.cfg.Offers.Switches) == 0 || s.cfg.VLANs == (api.VLANPool{}):
+		problem = "this site manages no Ethernet switches (server --ethernet)"
+	case s.cfg.Encrypted:
+		problem = "the site's underlay is encrypted, and WireGuard carries no VLANs"
+	case spec.Technology == "" && !hasTrunk(view):
+		problem = "no node has a usable trunk (agent --trunk-interface, node set --trunk-mac)"
+	default:
+		return nil
+	}
+	name := spec.Groups[slices.IndexFunc(spec.Groups, onMetal)].Name
+	return failFields(codeInvalidCluster, api.FieldProblem{
+		Location: "technology", Value: string(spec.Technology),
+		Message: fmt.Sprintf("group %q has whole machines, and only a VLAN joins them to members on other stacks: %s; make two clusters", name, problem),
+	})
+}
+
+// hasTrunk reports whether some node carries VLANs.
+func hasTrunk(view *state.View) bool {
+	for agent := range view.Agents() {
+		if agent.Trunk.Usable() {
+			return true
+		}
+	}
+	return false
+}
+
+// switched reports whether the own network of a cluster is a VLAN because it has whole machines, and the site manages the switches of their ports. One with
+// egress has a gateway on nodes, which switches are not.
 func (s *Server) switched(spec *api.ClusterSpec) bool {
-	metal := func(g api.Group) bool { return g.Stack == api.StackMetal }
-	return len(s.cfg.Offers.Switches) > 0 && s.cfg.VLANs != (api.VLANPool{}) && !spec.Egress && !slices.ContainsFunc(spec.Groups, func(g api.Group) bool { return !metal(g) })
+	return len(s.cfg.Offers.Switches) > 0 && s.cfg.VLANs != (api.VLANPool{}) && !spec.Egress && slices.ContainsFunc(spec.Groups, onMetal) && (s.cfg.Offers.Metal || !mixed(spec))
 }
 
 // hasVLANs refuses networks on VLANs where the site has none.

@@ -127,3 +127,106 @@ func TestANumberOfAClustersOwnNetworkIsInUse(t *testing.T) {
 		}
 	}
 }
+
+// metalSite is a site that hands out whole machines, and manages switches unless change says otherwise.
+func metalSite(t *testing.T, change func(c *apiserver.Config)) *apiservertest.Site {
+	t.Helper()
+	return withVLANs(t, func(c *apiserver.Config) {
+		c.Offers.Metal, c.Offers.Switches = true, map[string]map[string]bool{"lan": {"sw/a": false}}
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+// addCarrier adds a node that carries members on all stacks, with this trunk.
+func addCarrier(t *testing.T, s *apiservertest.Site, trunk *api.Trunk) {
+	t.Helper()
+	all := []api.Stack{api.StackContainer, api.StackVM, api.StackMetal}
+	n := api.NodeRecord{Name: "n1", Trunk: trunk, Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: all, OK: true}}}
+	for _, stack := range all {
+		n.Stacks = append(n.Stacks, api.StackCheck{Stack: stack, OK: true})
+	}
+	if _, err := s.Repo.PutNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	s.AddNode("n2", 1) // what was written before is seen now
+}
+
+func TestTheOwnNetworkOfWholeMachinesIsAVLANWhereSwitchesAndTrunksCanCarryIt(t *testing.T) {
+	whole, container, machine := api.Group{Name: "w", Stack: api.StackMetal}, api.Group{Name: "c"}, api.Group{Name: "v", Stack: api.StackVM}
+	unmanaged := func(c *apiserver.Config) { c.Offers.Switches = nil }
+	trunk := &api.Trunk{Interface: "eth1", MTU: 1500}
+	vlan, tunnels := api.TechnologyVLAN, api.TechnologyVXLAN
+	for _, tt := range []struct {
+		what   string
+		change func(c *apiserver.Config)
+		trunk  *api.Trunk
+		groups []api.Group
+		asked  api.Technology
+		egress bool
+		// want is the technology, refused what the refusal says.
+		want    api.Technology
+		refused string
+	}{
+		{what: "whole machines alone", groups: []api.Group{whole}, want: vlan},
+		{what: "whole machines alone, without managed switches", change: unmanaged, groups: []api.Group{whole}},
+		{what: "whole machines alone, on an encrypted underlay", change: func(c *apiserver.Config) { c.Encrypted = true }, groups: []api.Group{whole}, want: vlan},
+		{what: "containers alone", trunk: trunk, groups: []api.Group{container}},
+		{what: "whole machines and containers", trunk: trunk, groups: []api.Group{container, whole}, want: vlan},
+		{what: "whole machines, containers and virtual machines", trunk: trunk, groups: []api.Group{whole, container, machine}, want: vlan},
+		{what: "whole machines and virtual machines, by VLAN as asked, before a node has a trunk", groups: []api.Group{whole, machine}, asked: vlan, want: vlan},
+		{what: "whole machines and containers, by tunnels as asked", trunk: trunk, groups: []api.Group{whole, container}, asked: tunnels, refused: "by no tunnel"},
+		{what: "whole machines and containers, with egress", trunk: trunk, groups: []api.Group{whole, container}, egress: true, refused: "no node carries their packets"},
+		{what: "whole machines and containers, without a trunk", groups: []api.Group{whole, container}, refused: "no node has a usable trunk"},
+		{
+			what: "whole machines and containers, with a trunk that is broken", trunk: &api.Trunk{Interface: "eth1", MTU: 1500, Problem: "is down"},
+			groups: []api.Group{whole, container}, refused: "no node has a usable trunk",
+		},
+		{what: "whole machines and containers, without managed switches", change: unmanaged, trunk: trunk, groups: []api.Group{whole, container}, refused: "manages no Ethernet switches"},
+		{what: "whole machines and containers, by VLAN as asked, without managed switches", change: unmanaged, trunk: trunk, groups: []api.Group{whole, container}, asked: vlan, refused: "manages no Ethernet switches"},
+		{
+			what: "whole machines and containers, on an encrypted underlay", change: func(c *apiserver.Config) { c.Encrypted = true }, trunk: trunk,
+			groups: []api.Group{whole, container}, refused: "WireGuard carries no VLANs",
+		},
+	} {
+		s := metalSite(t, tt.change)
+		addCarrier(t, s, tt.trunk)
+		made, err := s.Client().CreateCluster(t.Context(), api.ClusterRequest{Name: "c", Groups: tt.groups, Technology: tt.asked, Egress: tt.egress})
+		switch text := fmt.Sprintf("%+v", err); {
+		case tt.refused == "" && (err != nil || made.Spec.Technology != tt.want):
+			t.Errorf("%s: the technology is %q, %v; want %q", tt.what, made.Spec.Technology, err, tt.want)
+		case tt.refused != "" && (!client.HasCode(err, "invalid_cluster") || !strings.Contains(text, tt.refused)):
+			t.Errorf("%s: got %s; want it refused with %q", tt.what, text, tt.refused)
+		}
+	}
+}
+
+func TestAClusterOnTunnelsGetsNoWholeMachinesLater(t *testing.T) {
+	s := metalSite(t, nil)
+	addCarrier(t, s, &api.Trunk{Interface: "eth1", MTU: 1500})
+	c := s.Client()
+	container, whole := api.Group{Name: "c"}, api.Group{Name: "w", Stack: api.StackMetal}
+	for _, req := range []api.ClusterRequest{
+		{Name: "tunnels", Groups: []api.Group{container}},
+		{Name: "vlan", Groups: []api.Group{container}, Technology: api.TechnologyVLAN},
+		{Name: "outward", Groups: []api.Group{container}, Technology: api.TechnologyVLAN, Egress: true},
+	} {
+		if _, err := c.CreateCluster(t.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, tt := range map[string]struct {
+		req  api.ClusterRequest
+		want string
+	}{
+		"beside the containers":    {api.ClusterRequest{Name: "tunnels", Groups: []api.Group{container, whole}}, "only a VLAN joins these"},
+		"on a VLAN with a gateway": {api.ClusterRequest{Name: "outward", Groups: []api.Group{container, whole}, Egress: true}, "no node carries their packets"},
+		"on a VLAN":                {api.ClusterRequest{Name: "vlan", Groups: []api.Group{container, whole}}, ""},
+	} {
+		_, err := c.ApplyCluster(t.Context(), tt.req.Name, tt.req, true)
+		if text := fmt.Sprintf("%+v", err); tt.want == "" && err != nil || !strings.Contains(text, tt.want) {
+			t.Errorf("whole machines %s: got %s; want %q", what, text, tt.want)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func TestWholeMachinesAreEndsOfNoTunnels(t *testing.T) {
 	metal := api.Group{Name: "m", Size: 1, Shape: api.Shape{Cores: 1}, Stack: api.StackMetal}
 	containers := api.Group{Name: "c", Size: 1, Shape: api.Shape{Cores: 1}}
 	for words, req := range map[string]api.ClusterRequest{
-		"by no tunnel":                  {Name: "c1", Groups: []api.Group{metal, containers}},
+		"by no tunnel":                  {Name: "c1", Groups: []api.Group{metal, containers}, Technology: api.TechnologyVXLAN},
 		"no node carries their packets": {Name: "c1", Groups: []api.Group{metal}, Egress: true},
 	} {
 		if _, err := c.CreateCluster(t.Context(), req); !client.HasCode(err, "invalid_cluster") || !strings.Contains(err.Error(), words) {

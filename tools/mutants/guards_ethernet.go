@@ -196,6 +196,48 @@ var ethernetGuards = []Mutant{
 		Test:    "./internal/controller TestAWholeMachineWithoutAManagedPortIsInNoVLAN",
 	},
 	{
+		Guard:   "whole machines are on no tunnels with members on other stacks, not even when asked",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    `case mixed(spec) && spec.Technology == api.TechnologyVXLAN:`,
+		Replace: `case false:`,
+		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
+	},
+	{
+		Guard:   "a cluster on tunnels gets no whole machines beside its members",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    `mixed(was) || !mixed(is) || is.Technology`,
+		Replace: `true || is.Technology`,
+		Test:    "./internal/apiserver TestAClusterOnTunnelsGetsNoWholeMachinesLater",
+	},
+	{
+		Guard:   "a cluster with egress gets no whole machines",
+		File:    "internal/apiserver/apply.go",
+		Find:    `cmp.Or(s.untunnelled(&intent.Spec), s.sameTunnels(&was.Spec, &intent.Spec))`,
+		Replace: `s.sameTunnels(&was.Spec, &intent.Spec)`,
+		Test:    "./internal/apiserver TestAClusterOnTunnelsGetsNoWholeMachinesLater",
+	},
+	{
+		Guard:   "whole machines and members on other stacks are in one cluster only where switches are managed",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    `case len(s.cfg.Offers.Switches) == 0 || s.cfg.VLANs == (api.VLANPool{}):`,
+		Replace: `case false:`,
+		Test:    "./internal/apiserver TestTheOwnNetworkOfWholeMachinesIsAVLANWhereSwitchesAndTrunksCanCarryIt",
+	},
+	{
+		Guard:   "whole machines and members on other stacks are in one cluster only where nodes have trunks",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    `case spec.Technology == "" && !hasTrunk(view):`,
+		Replace: `case false:`,
+		Test:    "./internal/apiserver TestTheOwnNetworkOfWholeMachinesIsAVLANWhereSwitchesAndTrunksCanCarryIt",
+	},
+	{
+		Guard:   "an encrypted underlay carries no VLAN to whole machines",
+		File:    "internal/apiserver/ownnetwork.go",
+		Find:    "case s.cfg.Encrypted:\n\t\tproblem",
+		Replace: "case false:\n\t\tproblem",
+		Test:    "./internal/apiserver TestTheOwnNetworkOfWholeMachinesIsAVLANWhereSwitchesAndTrunksCanCarryIt",
+	},
+	{
 		Guard: "no network has a VLAN that switches do not leave to the site",
 		File:  "internal/controller/fabricnumber.go",
 		Find: `			return false
