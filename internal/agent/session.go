@@ -124,21 +124,7 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
 	go func() { cancel(a.sendCounts(ctx, stream)) }()
-	if a.cfg.Faults != nil {
-		go func() { cancel(a.sendFaults(ctx, stream)) }()
-	}
-	if a.cfg.Underlay != nil {
-		reported := a.opening.underlay
-		go func() { cancel(a.watchUnderlay(ctx, reported)) }()
-	}
-	if a.cfg.Adapters != nil {
-		devices, reported := a.opening.devices, a.opening.adapters
-		go func() { cancel(a.watchAdapters(ctx, devices, reported)) }()
-	}
-	if a.cfg.GPUs != nil {
-		reported := a.opening.gpus
-		go func() { cancel(a.watchGPUs(ctx, reported)) }()
-	}
+	a.watchHost(ctx, stream, cancel)
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {
@@ -190,6 +176,25 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 			requested[down.LogAck.JobID] = true
 			heard.ack(*down.LogAck, first)
 		}
+	}
+}
+
+// watchHost begins to watch what of this host may change while a stream lasts.
+func (a *Agent) watchHost(ctx context.Context, stream *agentstream.ClientConn, cancel context.CancelCauseFunc) {
+	if a.cfg.Faults != nil {
+		go func() { cancel(a.sendFaults(ctx, stream)) }()
+	}
+	if a.cfg.Underlay != nil {
+		reported := a.opening.underlay
+		go func() { cancel(a.watchUnderlay(ctx, reported)) }()
+	}
+	if a.cfg.Adapters != nil {
+		devices, reported := a.opening.devices, a.opening.adapters
+		go func() { cancel(a.watchAdapters(ctx, devices, reported)) }()
+	}
+	if a.cfg.GPUs != nil {
+		reported := a.opening.gpus
+		go func() { cancel(a.watchGPUs(ctx, reported)) }()
 	}
 }
 

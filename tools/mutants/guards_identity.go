@@ -131,8 +131,8 @@ var identityGuards = []Mutant{
 	{
 		Guard:   "a node that is forgotten loses its identity",
 		File:    "internal/state/nodes.go",
-		Find:    `{Key: prefixControl + name, Delete: true}, {Key: prefixIdentity + name, Delete: true}}`,
-		Replace: `{Key: prefixControl + name, Delete: true}}`,
+		Find:    `{Key: prefixFaults + name, Delete: true}, {Key: prefixIdentity + name, Delete: true}}`,
+		Replace: `{Key: prefixFaults + name, Delete: true}}`,
 		Test:    "./internal/state TestAForgottenNodeLeavesNothing",
 	},
 	{

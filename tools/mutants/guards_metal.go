@@ -117,8 +117,8 @@ var metalGuards = []Mutant{
 	{
 		Guard:   "whole machines are ends of no tunnels",
 		File:    "internal/apiserver/ownnetwork.go",
-		Find:    "case mixed && (",
-		Replace: "case mixed && false && (",
+		Find:    "case mixed(spec) && spec.Technology",
+		Replace: "case mixed(spec) && false && spec.Technology",
 		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
 	},
 	{

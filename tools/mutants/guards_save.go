@@ -201,8 +201,8 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "other projects don't see a build of a project",
 		File:    "internal/apiserver/environments.go",
-		Find:    "func seesBuild(p tenancy.Principal, b *api.Build) bool { return b.Project == \"\" || seesProject(p, b.Project) }",
-		Replace: "func seesBuild(p tenancy.Principal, b *api.Build) bool { return true || seesProject(p, b.Project) }",
+		Find:    "return b.Project == \"\" || seesProject(p, b.Project)",
+		Replace: "return true || seesProject(p, b.Project)",
 		Test:    "./internal/apiserver TestFilesOfAMemberBecomeABuildForItsProject",
 	},
 	{
