@@ -210,8 +210,8 @@ qemu10: ## put a QEMU with SR-IOV adapters (10.0, of Debian's backports) beside 
 
 # Machines to try bare metal without hardware: they are off, and the links nmprov0 and nmbmc0 reach their network and their BMCs.
 TESTBED_FLAGS ?=
-testbed: ## start a virtual data centre: powered-off machines, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2 -igb' (root or sudo)
-	@setup/install.sh run build guest testbed
+testbed: ## start a virtual data centre: powered-off machines, their BMCs, a network; TESTBED_FLAGS='-bios 2 -uefi 2 -igb -switch' (root or sudo)
+	@setup/install.sh run build guest testbed $(if $(findstring -switch,$(TESTBED_FLAGS)),test)
 	@$(if $(findstring -igb,$(TESTBED_FLAGS)),$(MAKE) --no-print-directory qemu10)
 	$(GO) build -o bin/vdcctl ./testbed/vdc/vdcctl
 	$(ASROOT) bin/vdcctl up -server-address 10.99.0.1/24 $(TESTBED_FLAGS)

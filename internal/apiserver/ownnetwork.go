@@ -108,7 +108,7 @@ func (s *Server) reachesVolumes(spec *api.ClusterSpec) error {
 }
 
 // joinable refuses whole machines together with members on other stacks where no VLAN can join them: it needs the ports of managed switches for the first,
-// and trunks of nodes for the others. A request that names the technology waits for a trunk.
+// and trunks of nodes for the others.
 func (s *Server) joinable(view *state.View, spec *api.ClusterSpec) error {
 	problem := ""
 	switch {
@@ -118,7 +118,7 @@ func (s *Server) joinable(view *state.View, spec *api.ClusterSpec) error {
 		problem = "this site manages no Ethernet switches (server --ethernet)"
 	case s.cfg.Encrypted:
 		problem = "the site's underlay is encrypted, and WireGuard carries no VLANs"
-	case spec.Technology == "" && !hasTrunk(view):
+	case !hasTrunk(view):
 		problem = "no node has a usable trunk (agent --trunk-interface, node set --trunk-mac)"
 	default:
 		return nil

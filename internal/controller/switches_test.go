@@ -167,6 +167,46 @@ func TestAWholeMachineWithoutAManagedPortIsInNoVLAN(t *testing.T) {
 	w.mustHave("4096:sw/m1", "4096:sw/m2")
 }
 
+// A cluster of a whole machine, a container and a virtual machine is on one VLAN: on the machine's own port, and on the trunk of the node of the others.
+func TestAWholeMachineIsInOneVLANWithMembersOnTheTrunkOfANode(t *testing.T) {
+	w := newSwitched(t)
+	group := func(name string, stack api.Stack) api.Group {
+		return api.Group{Name: name, Size: 1, Shape: api.Shape{Cores: 1, Memory: 256 << 20}, Stack: stack, Environment: "local"}
+	}
+	host := api.NodeRecord{
+		Name: "n3", Underlay: "198.18.0.3", Stacks: []api.StackCheck{{Stack: api.StackContainer, OK: true}, {Stack: api.StackVM, OK: true}},
+		Environments: []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{api.StackContainer, api.StackVM}, OK: true}},
+		Capacity:     api.NodeCapacity{Cores: []api.Core{{}, {Slot: 1, CPU: 1}}, MemoryBytes: 8 << 30},
+	}
+	w.view(w.repo.PutNode(t.Context(), host))
+	ask := func(name string) {
+		w.view(w.repo.CreateCluster(t.Context(), api.ClusterIntent{
+			Name: name, UID: "u" + name, CreatedAt: w.now, Spec: api.ClusterSpec{
+				Technology: api.TechnologyVLAN, Groups: []api.Group{group("c", api.StackContainer), group("m", api.StackMetal), group("v", api.StackVM)},
+			},
+		}))
+	}
+	ask("early")
+	if why := w.passes("answered", refused("early")).Cluster("early").Record.Message; !strings.Contains(why, "n3: it has no trunk for the VLAN") {
+		t.Errorf("without a trunk, it is refused with %q", why)
+	}
+	host.Trunk = &api.Trunk{Interface: "eth1", MTU: 1500}
+	w.view(w.repo.PutNode(t.Context(), host))
+	ask("x")
+	view := w.passes("placed", placed("x"))
+	got := map[string]string{}
+	for a := range view.Cluster("x").Held() {
+		p := a.Ports[0]
+		got[a.Member] = fmt.Sprintf("%s %s %s %s %d", a.Node, p.Kind, p.Network, p.At, len(a.Ports))
+	}
+	want := map[string]string{"c-0": "n3 veth ux  1", "m-0": "n1 pf ux sw/a 1", "v-0": "n3 tap ux  1"}
+	if diff := cmp.Diff(want, got); diff != "" || view.Network("ux").VLAN != 100 {
+		t.Errorf("on VLAN %d, members have nodes and ports (-want +got):\n%s", view.Network("ux").VLAN, diff)
+	}
+	w.passes("in its VLAN", func(*state.View) bool { return len(w.tables.Networks()) == 2 })
+	w.mustHave("100:sw/a", "4096:sw/m1")
+}
+
 func TestAMachineInQuarantineStaysIsolated(t *testing.T) {
 	w := newSwitched(t)
 	w.askWhole("first", 1, api.TechnologyVLAN)

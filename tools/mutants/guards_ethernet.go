@@ -226,7 +226,7 @@ var ethernetGuards = []Mutant{
 	{
 		Guard:   "whole machines and members on other stacks are in one cluster only where nodes have trunks",
 		File:    "internal/apiserver/ownnetwork.go",
-		Find:    `case spec.Technology == "" && !hasTrunk(view):`,
+		Find:    `case !hasTrunk(view):`,
 		Replace: `case false:`,
 		Test:    "./internal/apiserver TestTheOwnNetworkOfWholeMachinesIsAVLANWhereSwitchesAndTrunksCanCarryIt",
 	},

@@ -115,13 +115,6 @@ var metalGuards = []Mutant{
 		Test:    "./internal/decision TestAMachineInQuarantineDoesNotBootForAMember",
 	},
 	{
-		Guard:   "whole machines are ends of no tunnels",
-		File:    "internal/apiserver/ownnetwork.go",
-		Find:    "case mixed(spec) && spec.Technology",
-		Replace: "case mixed(spec) && false && spec.Technology",
-		Test:    "./internal/apiserver TestWholeMachinesAreEndsOfNoTunnels",
-	},
-	{
 		Guard:   "whole machines join no network of tunnels",
 		File:    "internal/apiserver/functions.go",
 		Find:    "s.cfg.Offers.Metal && g.Stack == api.StackMetal",
