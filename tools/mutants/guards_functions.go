@@ -33,8 +33,8 @@ var functionGuards = []Mutant{
 	{
 		Guard:   "an own network that the site does not have is refused before anything is stored",
 		File:    "internal/apiserver/clusters.go",
-		Find:    "	if err := s.ownNetworkFits(&want.Spec); err != nil {\n		return none, err\n	}\n",
-		Replace: "	_ = s.ownNetworkFits(&want.Spec)\n",
+		Find:    "	if err := s.ownNetworkFits(view, &want.Spec); err != nil {\n		return none, err\n	}\n",
+		Replace: "	_ = s.ownNetworkFits(view, &want.Spec)\n",
 		Test:    "./internal/apiserver TestAnOwnNetworkThatTheSiteDoesNotHaveIsRefusedWithTheReason",
 	},
 	{
