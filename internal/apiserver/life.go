@@ -258,7 +258,8 @@ func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluste
 			return isSaved(name)
 		}
 		if s.cfg.Offers.Metal && slices.ContainsFunc(intent.Spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal }) {
-			return fail(codeCantPause, "members of cluster %q are whole machines, which can't be frozen; scale the cluster down, or delete it", name)
+			return fail(codeCantPause, "members of cluster %q are whole machines, which can't be frozen, and lose their root with their power; save files of them "+
+				"('nearmetal cluster save %s --files ENVIRONMENT') and delete the cluster, or scale the cluster down", name, name)
 		}
 		switch phase := phaseOf(c); phase {
 		case api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterPausing, api.ClusterPaused:

@@ -235,7 +235,7 @@ func TestSaveAndRestoreWaitAndSayWhyTheyWereGivenUp(t *testing.T) {
 		})
 	}
 	f := newFake(t)
-	has(t, f.shell().run(t, "cluster", "save", "c1", "--memory=false"), cli.ExitUsage, "can't be saved without its members' memory; nothing was changed")
+	has(t, f.shell().run(t, "cluster", "save", "c1", "--memory=false"), cli.ExitUsage, "give --files ENVIRONMENT to save the files of a whole machine; nothing was changed")
 	f.expect()
 }
 

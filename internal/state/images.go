@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -198,6 +199,11 @@ func ImageUsers(view *View, name, digest string) []string {
 	for m := range view.Machines() {
 		if use := machineUses(m, name, digest); use != "" {
 			users = append(users, use+" "+m.Name())
+		}
+	}
+	for _, b := range view.Builds {
+		if b.Project != "" && !b.Phase.Ended() && slices.Contains(slices.Collect(maps.Values(b.Bases)), digest) { // changed files fit no other image
+			users = append(users, "build "+b.ID)
 		}
 	}
 	if name != "" {

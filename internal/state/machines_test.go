@@ -345,6 +345,23 @@ func TestABuildForAProjectReplacesNoEnvironment(t *testing.T) {
 	})
 }
 
+func TestTheImageBelowChangedFilesIsNotDeleted(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	img := image("e", 1)
+	w.reach(w.repo.PutImage(ctx, img))
+	build := api.Build{ID: "b1", Environment: "saved", Project: "default", Phase: api.BuildPending, Bases: map[string]string{"e": img.Digest}}
+	w.reach(w.repo.CreateBuild(ctx, build))
+	if _, err := w.repo.DeleteImage(ctx, w.cache.View(), img.Digest); !errors.Is(err, state.ErrInUse) || !strings.Contains(err.Error(), "build b1") {
+		t.Errorf("while the build waits: %v", err)
+	}
+	_, revision, err := w.repo.UpdateBuild(ctx, "b1", func(b *api.Build) error { b.Phase = api.BuildFailed; return nil })
+	w.reach(revision, err)
+	if _, err := w.repo.DeleteImage(ctx, w.cache.View(), img.Digest); err != nil {
+		t.Errorf("after the build: %v", err)
+	}
+}
+
 func TestWhatIsUsedIsNotDeleted(t *testing.T) {
 	w := enrolled(t, openMemory(t))
 	ctx := t.Context()

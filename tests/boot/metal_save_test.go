@@ -1,6 +1,8 @@
 package boot
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -84,4 +86,40 @@ func TestFilesOfAWholeMachineBecomeAnEnvironmentWithoutKeys(t *testing.T) {
 	}
 	s.run("cluster", "delete", "m2", "--yes")
 	s.run("env", "delete", "solver")
+}
+
+// A machine loses its power while its files are saved: the save fails, and nothing is left of it.
+func TestASaveWhoseMachineDiesLeavesNothing(t *testing.T) {
+	s := newSite(t, []vdc.MachineConfig{{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}})
+	s.enrollInspected("b1", api.PowerRedfish)
+	s.awaitInspected("b1")
+	s.run("cluster", "create", "m1", "--stack", "metal", "--env", "debian-mpi")
+	s.run("cluster", "ssh", "m1", "--root", "--", "head -c 300M /dev/urandom > /opt/large")
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.try("cluster", "save", "m1", "--files", "solver")
+		failed <- err
+	}()
+	incoming := filepath.Join(s.dir, "images", "incoming")
+	received := func() (bytes int64) {
+		entries, _ := os.ReadDir(incoming)
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				bytes += info.Size()
+			}
+		}
+		return bytes
+	}
+	s.until(time.Minute, "a part of the files to be received", func() bool { return received() > 1<<20 })
+	must(t, s.dc.CutPower("b1"))
+	if err := <-failed; err == nil || !strings.Contains(err.Error(), "did not come whole") {
+		t.Errorf("the save ended with %v", err)
+	}
+	if left := received(); left != 0 {
+		t.Errorf("%d bytes are left of the save", left)
+	}
+	if list := s.run("env", "list") + s.run("env", "builds"); strings.Contains(list, "solver") {
+		t.Errorf("after a save that failed there are: %s", list)
+	}
+	s.run("cluster", "delete", "m1", "--yes")
 }

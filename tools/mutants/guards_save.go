@@ -178,10 +178,17 @@ var saveGuards = []Mutant{
 		Test:    "./internal/state TestABuildForAProjectReplacesNoEnvironment",
 	},
 	{
+		Guard:   "the image below changed files stays until they are built",
+		File:    "internal/state/images.go",
+		Find:    "if b.Project != \"\" && !b.Phase.Ended() && ",
+		Replace: "if b.Project == \"?\" && !b.Phase.Ended() && ",
+		Test:    "./internal/state TestTheImageBelowChangedFilesIsNotDeleted",
+	},
+	{
 		Guard:   "other projects don't see an environment of a project",
 		File:    "internal/apiserver/environments.go",
 		Find:    "return e == nil || e.Project == \"\" || seesProject(p, e.Project)",
-		Replace: "return true || e == nil || seesProject(p, e.Project)",
+		Replace: "return e == nil || e.Project != \"\" || seesProject(p, e.Project) || e.Name != \"\"",
 		Test:    "./internal/apiserver TestAProjectsEnvironmentIsItsOwn",
 	},
 	{
@@ -202,7 +209,7 @@ var saveGuards = []Mutant{
 		Guard:   "other projects don't see a build of a project",
 		File:    "internal/apiserver/environments.go",
 		Find:    "return b.Project == \"\" || seesProject(p, b.Project)",
-		Replace: "return true || seesProject(p, b.Project)",
+		Replace: "return b.Project == \"\" || b.Project != \"\" || seesProject(p, b.Project)",
 		Test:    "./internal/apiserver TestFilesOfAMemberBecomeABuildForItsProject",
 	},
 	{

@@ -129,6 +129,18 @@ func TestChangedFilesBecomeALayerOverTheirBase(t *testing.T) {
 			t.Errorf("%s is there: %v", gone, err)
 		}
 	}
+	// Over it goes what a member that has it changes.
+	s.bases["saved"] = build.Base{Manifest: m, Blobs: s.output}
+	c = changedTree{t, t.TempDir()}
+	c.write("opt/second", "second", 0o644)
+	second, err := s.buildChanges(strings.Replace(strings.Replace(changesRecipe, "saved", "again", 1), "lower", "saved", 1), c.archive())
+	if err != nil || len(second.Manifest.Layers) != 2 || second.Manifest.Layers[0].Digest != m.Layers[0].Digest {
+		t.Fatalf("over what was saved: %+v, %v", second.Manifest, err)
+	}
+	root = s.mount(second.Manifest)
+	if got := read(t, filepath.Join(root, "opt/second")) + read(t, filepath.Join(root, "opt/old/new")); got != "secondnew" {
+		t.Errorf("both layers have %q", got)
+	}
 	// Without a change there is no layer.
 	result, err = s.buildChanges(changesRecipe, changedTree{t, t.TempDir()}.archive())
 	if err != nil || len(result.Manifest.Layers) != 0 {
