@@ -96,7 +96,7 @@ func (s *Server) deleteEnvironment(ctx context.Context, in *deleteInput) (*struc
 	switch {
 	case !seesEnvironment(who(ctx), record):
 		return nil, noEnvironment(in.Name)
-	case !isAdmin(ctx) && (record == nil || record.Project == ""):
+	case record != nil && record.Project == "" && !isAdmin(ctx):
 		return nil, fail(codeForbidden, "environment %q is the site's; only administrators delete it", in.Name)
 	case record == nil:
 		if s.findEnvironment(ctx, in.Name) != nil {

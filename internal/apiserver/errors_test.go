@@ -448,7 +448,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		}},
 		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
 		{"keys_found", "/home/hpc/key", func() *http.Response { return saveFilesOf(t, "fresh") }},
-		{"environment_exists", "exists or is being built", func() *http.Response { return saveFilesOf(t, "debian-mpi") }},
+		{"environment_exists", "comes with Nearmetal", func() *http.Response { return saveFilesOf(t, "debian-mpi") }},
 		{"cant_reboot", `stack "container"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/reboot", body: `{}`})
 		}},

@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/changedfiles"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
@@ -111,6 +112,9 @@ func (s *Server) memberToSave(ctx context.Context, c *state.Cluster, member stri
 // checkSaved refuses a recipe that can't be, and a name that is taken.
 func (s *Server) checkSaved(r savedRecipe) error {
 	view := s.cfg.Reader.View()
+	if s.isReserved(r.Name) {
+		return fail(codeEnvironmentExists, "environment %q is the site's, built or not: a recipe of that name comes with Nearmetal; choose another name", r.Name)
+	}
 	taken := view.Environment(r.Name) != nil || slices.ContainsFunc(joinEnvironments(view), func(e api.Environment) bool { return e.Name == r.Name }) ||
 		slices.ContainsFunc(view.Builds, func(b *api.Build) bool { return b.Environment == r.Name && !b.Phase.Ended() })
 	if taken {
@@ -122,6 +126,12 @@ func (s *Server) checkSaved(r savedRecipe) error {
 	}
 	_, _, err = s.parseRecipe(text)
 	return err
+}
+
+// isReserved reports whether a name is that of an environment which machines of the site boot by its name, such as inspect. What a member's users made must never
+// stand for it, also while it is not built.
+func (s *Server) isReserved(name string) bool {
+	return name == lifecycle.InspectEnvironment || name == lifecycle.CleanEnvironment || slices.Contains(s.cfg.Recipes.ShippedNames(), name)
 }
 
 // receiveFiles stores the archive of the files that a member changed, searched for keys, and returns its digest.

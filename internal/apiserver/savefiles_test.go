@@ -133,6 +133,7 @@ func TestWhatCantBeSavedLeavesNothing(t *testing.T) {
 	})
 	wholeCluster(t, s, "m1")
 	c := s.Client()
+	s.AddImage("mine", 0, api.StackContainer)
 	if _, err := c.CreateCluster(t.Context(), api.ClusterRequest{Name: "c1", Environment: "debian-mpi"}); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +155,9 @@ func TestWhatCantBeSavedLeavesNothing(t *testing.T) {
 		"no name":                         {"m1", api.SaveFilesRequest{}, good, "invalid_request", []string{"environment"}},
 		"a name that can't be":            {"m1", api.SaveFilesRequest{Environment: "A b"}, good, "invalid_recipe", []string{"A b"}},
 		"the name of the nodes' own":      {"m1", api.SaveFilesRequest{Environment: "local"}, good, "environment_exists", nil},
-		"a name that is taken":            {"m1", api.SaveFilesRequest{Environment: "debian-mpi"}, good, "environment_exists", []string{"nearmetal env delete debian-mpi"}},
+		"a name that is taken":            {"m1", api.SaveFilesRequest{Environment: "mine"}, good, "environment_exists", []string{"nearmetal env delete mine"}},
+		"the name of what machines boot":  {"m1", api.SaveFilesRequest{Environment: "inspect"}, good, "environment_exists", []string{"comes with Nearmetal"}},
+		"the name of a shipped recipe":    {"m1", api.SaveFilesRequest{Environment: "debian-slurm"}, good, "environment_exists", []string{"comes with Nearmetal"}},
 		"a path of a key that can't be":   {"m1", api.SaveFilesRequest{Environment: "e", KeepKeys: []string{"key"}}, good, "invalid_recipe", []string{"keep_keys[0]"}},
 		"a member that is not there":      {"m1", api.SaveFilesRequest{Environment: "e", Member: "m1-7"}, good, "member_not_found", []string{"m1-0"}},
 		"a cluster of containers":         {"c1", api.SaveFilesRequest{Environment: "e"}, good, "cant_save", []string{`stack "container"`}},

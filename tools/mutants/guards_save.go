@@ -143,6 +143,13 @@ var saveGuards = []Mutant{
 		Test:    "./internal/server TestAllKeysOfAMemberAreSearchedFor",
 	},
 	{
+		Guard:   "what users made never stands for what machines of the site boot by its name",
+		File:    "internal/apiserver/savefiles.go",
+		Find:    "if s.isReserved(r.Name) {",
+		Replace: "if s.isReserved(r.Name) && false {",
+		Test:    "./internal/apiserver TestWhatCantBeSavedLeavesNothing",
+	},
+	{
 		Guard:   "only ready members are saved",
 		File:    "internal/apiserver/savefiles.go",
 		Find:    "if m.Name == member && m.Phase != api.MemberReady {",
@@ -201,8 +208,8 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "members of projects don't delete the site's environments",
 		File:    "internal/apiserver/environments.go",
-		Find:    "case !isAdmin(ctx) && (record == nil || record.Project == \"\"):",
-		Replace: "case !isAdmin(ctx) && record == nil:",
+		Find:    "case record != nil && record.Project == \"\" && !isAdmin(ctx):",
+		Replace: "case record != nil && record.Project == \"?\" && !isAdmin(ctx):",
 		Test:    "./internal/apiserver TestAProjectsEnvironmentIsItsOwn",
 	},
 	{
