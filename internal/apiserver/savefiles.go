@@ -131,7 +131,7 @@ func (s *Server) checkSaved(r savedRecipe) error {
 // isReserved reports whether a name is that of an environment which machines of the site boot by its name, such as inspect. What a member's users made must never
 // stand for it, also while it is not built.
 func (s *Server) isReserved(name string) bool {
-	return name == lifecycle.InspectEnvironment || name == lifecycle.CleanEnvironment || slices.Contains(s.cfg.Recipes.ShippedNames(), name)
+	return name == lifecycle.InspectEnvironment || slices.Contains(s.cfg.Recipes.ShippedNames(), name)
 }
 
 // receiveFiles stores the archive of the files that a member changed, searched for keys, and returns its digest.
