@@ -79,6 +79,8 @@ type Group struct {
 	PortMTU PortMTU `json:"-"`
 	// VolumePlace is for placement, and never stored: it follows from the cluster's volumes.
 	VolumePlace VolumePlace `json:"-"`
+	// Ends is for placement, and never stored: when the members are gone at the latest. Zero: they have no limit.
+	Ends time.Time `json:"-"`
 }
 
 // SharesMemory tells whether members of the group share memory with others of their cluster on the same node.

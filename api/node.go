@@ -155,6 +155,14 @@ type NodeControl struct {
 	Reason  string    `json:"reason,omitempty"`
 	By      string    `json:"by,omitempty"`
 	Since   time.Time `json:"since,omitzero"`
+	// Stay: the drain keeps only new members away, and those that could move stay. It is set by a drain of policy.
+	Stay bool `json:"stay,omitempty"`
+	// Findings are those that policy has drained the node for, and that last or that nobody has undrained it after.
+	Findings []string `json:"findings,omitempty"`
+	// Windows are the node's maintenance windows that are not over, by their beginnings. Window is the one that it is drained for; empty: it is not
+	// drained for any.
+	Windows []MaintenanceWindow `json:"windows,omitempty"`
+	Window  string              `json:"window,omitempty"`
 	// Builder is set while the node is a trusted builder: what it builds is signed. Nothing that its agent says makes it one.
 	Builder *BuilderTrust `json:"builder,omitempty"`
 }

@@ -142,6 +142,16 @@ func (c *Client) UndrainNode(ctx context.Context, name string) (api.Node, error)
 	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/undrain", nil)
 }
 
+// AnnounceMaintenance announces a maintenance window of a node.
+func (c *Client) AnnounceMaintenance(ctx context.Context, name string, req api.MaintenanceRequest) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/maintenance", req)
+}
+
+// CancelMaintenance cancels a maintenance window of a node.
+func (c *Client) CancelMaintenance(ctx context.Context, name, id string) (api.Node, error) {
+	return answer[api.Node](ctx, c, http.MethodDelete, node(name)+"/maintenance/"+url.PathEscape(id), nil)
+}
+
 // TrustNode makes a node a trusted builder: builds go there, and the site signs what it builds. Asking again is no error.
 func (c *Client) TrustNode(ctx context.Context, name string) (api.Node, error) {
 	return answer[api.Node](ctx, c, http.MethodPost, node(name)+"/trust", nil)

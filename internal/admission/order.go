@@ -82,6 +82,7 @@ type shapeKey struct {
 	interconnect          api.Interconnect
 	rates                 int64
 	display               bool
+	ends                  time.Time
 }
 
 // order makes the requests ready to decide on, in their order.
@@ -113,7 +114,7 @@ func (p *planner) order() []*ask {
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
 	key := shapeKey{
 		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU, g.VolumePlace, g.Interconnect,
-		resource.OnNode(g)[resource.Uplink], g.Display,
+		resource.OnNode(g)[resource.Uplink], g.Display, g.Ends,
 	}
 	s, ok := shapes[key]
 	if !ok {

@@ -123,8 +123,7 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	pings, heard, sends := make(chan int64, 1), newInbox(), &pace{}
 	go func() { cancel(a.sendObservations(ctx, stream, sends, pings)) }()
 	go func() { cancel(a.listenFor(ctx, stream, silence)) }()
-	go func() { cancel(a.sendCounts(ctx, stream)) }()
-	a.watchHost(ctx, stream, cancel)
+	a.watchNode(ctx, stream, cancel)
 	go a.deliver(ctx, heard, number, silence, cancel)
 	go func() {
 		select {
@@ -179,8 +178,9 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 	}
 }
 
-// watchHost begins to watch what of this host may change while a stream lasts.
-func (a *Agent) watchHost(ctx context.Context, stream *agentstream.ClientConn, cancel context.CancelCauseFunc) {
+// watchNode sends what is measured on a stream, and ends it when what was reported at its beginning is no longer true.
+func (a *Agent) watchNode(ctx context.Context, stream *agentstream.ClientConn, cancel context.CancelCauseFunc) {
+	go func() { cancel(a.sendCounts(ctx, stream)) }()
 	if a.cfg.Faults != nil {
 		go func() { cancel(a.sendFaults(ctx, stream)) }()
 	}

@@ -43,6 +43,7 @@ type Writer interface {
 
 	SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error)
 	Undrain(ctx context.Context, node string) (int64, error)
+	ChangeControl(ctx context.Context, node string, change func(api.NodeControl) (*api.NodeControl, error)) (api.NodeControl, int64, error)
 	TrustBuilder(ctx context.Context, node, by string, at time.Time) (int64, error)
 	DistrustBuilder(ctx context.Context, node string) (int64, error)
 	ForgetNode(ctx context.Context, view *state.View, name string) (int64, error)

@@ -30,6 +30,9 @@ func cleanErrors(t *testing.T) []errorCase {
 	return []errorCase{
 		{"machine_quarantined", "sda is not clean; clean it (nearmetal node clean n2)", do(s, "/v1/nodes/n2/power", `{"action": "on", "environment": "e"}`)},
 		{"machine_quarantined", "nearmetal node release n2", do(s, "/v1/power", `{"nodes": ["n2"], "action": "cycle", "environment": "e"}`)},
+		{"maintenance_not_found", `no maintenance window "w1"`, func() *http.Response {
+			return send(t, s, request{method: "DELETE", path: "/v1/nodes/n1/maintenance/w1"})
+		}},
 		{"machine_not_quarantined", `"n1" is not in quarantine`, do(s, "/v1/nodes/n1/hold", `{"action": "release"}`)},
 		{"empty_selection", "names no node", do(s, "/v1/clean", `{"nodes": []}`)},
 		{"node_not_found", "nX", do(s, "/v1/clean", `{"nodes": ["n1", "nX"]}`)},

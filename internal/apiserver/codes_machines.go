@@ -104,6 +104,10 @@ var (
 		"console_in_use", http.StatusConflict, "Somebody else types on the console",
 		"One client at a time types on a member's serial console; `detail` names its user.", "Attach without `write`, or disconnect that client with `force`.",
 	}
+	codeNoWindow = Code{
+		"maintenance_not_found", http.StatusNotFound, "The node has no such maintenance window", "The window is over, was cancelled, or is another node's.",
+		"List the windows with `nearmetal node maintenance list`.",
+	}
 	codeNoSpace = Code{
 		"no_space", http.StatusInsufficientStorage, "The disk of the server's state is full",
 		"The file system of the server's state directory has too little room left. The rest is reserved for deletes, which are accepted. " +
@@ -117,6 +121,6 @@ func machineCodes() []Code {
 	return []Code{
 		codeNoBuild, codeNoRecipe, codeNoEnrollToken, codeNoImage, codeNotMachine, codeNoProvisioning, codeMachineExists, codeDuplicateMAC,
 		codeRangeFull, codePowerConflict, codeQuarantined, codeNotQuarantined, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
-		codeDigest, codeConsole, codeNoMemberConsole, codeNoDisplay, codeConsoleInUse, codeNoSpace,
+		codeDigest, codeConsole, codeNoMemberConsole, codeNoDisplay, codeConsoleInUse, codeNoWindow, codeNoSpace,
 	}
 }

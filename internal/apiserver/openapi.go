@@ -328,6 +328,7 @@ func requests() map[string]reflect.Type {
 		"label-cluster":               reflect.TypeFor[api.LabelsRequest](),
 		"certify-key":                 reflect.TypeFor[api.CertificateRequest](),
 		"drain-node":                  reflect.TypeFor[api.DrainRequest](),
+		"announce-maintenance":        reflect.TypeFor[api.MaintenanceRequest](),
 		"create-network":              reflect.TypeFor[api.NetworkRequest](),
 		"change-network-records":      reflect.TypeFor[api.NetworkRecords](),
 		"allocate-address":            reflect.TypeFor[api.AddressRequest](),

@@ -220,6 +220,7 @@ func (s *Server) registerNodes() {
 		http.StatusOK, s.drainNode, bodyCodes(codeInvalidRequest, codeNoNode)...)
 	operation(s, "POST /v1/nodes/{name}/undrain", AccessAdmin, "undrain-node", "Let a node have new members again", "",
 		http.StatusOK, s.undrainNode, codeNoNode)
+	s.registerMaintenance()
 	operation(s, "POST /v1/nodes/{name}/approve", AccessAdmin, "approve-node", "Let a node in that has enrolled",
 		"A node that enrolled by a token that does not approve waits for this. Repeating the request is not an error.",
 		http.StatusOK, s.approveNode, codeNoNode)

@@ -17,7 +17,7 @@ import (
 func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Short: "Enroll, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
-		a.nodeCheck(), a.nodePrepare(), a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
+		a.nodeCheck(), a.nodePrepare(), a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeMaintenance(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
 		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodeClean(), a.nodeQuarantine(), a.nodeRelease(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),
 	)
 	return a.connects(cmd)
@@ -168,7 +168,7 @@ func uplinkText(n api.Node) string {
 
 func (a *app) printNode(w io.Writer, n api.Node) {
 	shown := append([]string{"Name", n.Name, "Phase", string(n.Phase), "Message", messageText(n)}, a.drainFields(n)...)
-	shown = append(shown, "Labels", labels(n.Labels))
+	shown = append(shown, "Maintenance", windowsText(n), "Labels", labels(n.Labels))
 	shown = append(shown, offerFields(n)...)
 	shown = append(shown, besidesFields(n)...)
 	if agent := n.Agent; agent != nil {

@@ -221,6 +221,7 @@ token to DIR/token, and serves the API by HTTPS and on the Unix socket DIR/` + c
 	cmd.Flags().StringVar(&opts.PKeyPool, "pkey-pool", "", "partition keys that networks on InfiniBand can have, like 0x100-0x1ff; give it to all servers of the site (default: none)")
 	infiniBandFlag(cmd, &opts.InfiniBandFiles)
 	ethernetFlag(cmd, &opts.EthernetFiles)
+	drainOnFlag(cmd, &opts.DrainOn)
 	vlanFlag(cmd, &opts.VLANPool)
 	egressFlag(cmd, &opts.EgressOpen)
 	floatingFlags(cmd, &opts.Floating, "none")

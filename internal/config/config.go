@@ -103,6 +103,8 @@ type Server struct {
 	Floating     Floating
 	// EgressOpen are the private IPv4 prefixes that members with egress reach; all others are closed to them.
 	EgressOpen []string
+	// DrainOn are the findings for which nodes are drained.
+	DrainOn []api.DrainCause
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
 	EncryptUnderlay bool
 	// UserHomes gives clusters that ask for no home that of their user.

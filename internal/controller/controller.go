@@ -84,7 +84,9 @@ type Config struct {
 	Open []netip.Prefix
 	// EncryptUnderlay: frames between nodes go through WireGuard only, and nodes without it carry no networks that need other nodes.
 	EncryptUnderlay bool
-	Deadlines       lifecycle.Deadlines
+	// DrainOn are the findings for which nodes are drained.
+	DrainOn   []api.DrainCause
+	Deadlines lifecycle.Deadlines
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning
@@ -297,7 +299,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.faults(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.faults(ctx), p.drains(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

@@ -39,6 +39,8 @@ type Sensors interface {
 	Run(ctx context.Context) error
 	Set(machines []sensors.Machine)
 	News() map[string]sensors.News
+	// Sensors returns what was read of a machine last; nil: nothing was.
+	Sensors(uid string) *api.MachineSensors
 	Changed() <-chan struct{}
 }
 

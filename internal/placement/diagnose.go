@@ -277,6 +277,8 @@ func (d *diagnosis) unavailable() map[Availability][]string {
 		case !stateOf(availability).open(stack):
 		case Whole(stack) && !d.v.wholeAt(id, freeNow):
 			availability = Schedulable
+		case d.v.rows[id].reachesWindow(d.need().Ends):
+			availability = Maintenance
 		default:
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource"
@@ -225,6 +226,8 @@ type finder struct {
 	whole bool
 	// volumes are where members have their volumes.
 	volumes volumeNodes
+	// ends is when members are gone at the latest; zero: they have no limit.
+	ends time.Time
 	// devices are those that each member needs of its own node.
 	devices []api.DeviceRequest
 	// quotient[n] is how many members n cores hold: divisions by one divisor, done once.
@@ -240,7 +243,7 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		ignore = ""
 	}
 	f := &finder{
-		v: v, level: c.level, used: used, cores: int32(min(g.Cores, math.MaxInt32)), memory: resource.OnNode(&g)[resource.Memory], whole: Whole(g.Stack),
+		v: v, level: c.level, used: used, ends: g.Ends, cores: int32(min(g.Cores, math.MaxInt32)), memory: resource.OnNode(&g)[resource.Memory], whole: Whole(g.Stack),
 	}
 	f.besides = withoutClasses(besidesOf(&g), ignore)
 	f.wants = f.besides != resource.Vector{}
@@ -274,6 +277,9 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 func (f *finder) room(id int32) (members, spare int32, kind int) {
 	r := &f.v.rows[id]
 	if f.volumes.wanted && !f.volumes.has(id, r) {
+		return 0, 0, 0
+	}
+	if r.window != 0 && f.level != everything && r.reachesWindow(f.ends) {
 		return 0, 0, 0
 	}
 	freeCores, freeMemory := r.freeCores, r.freeMemory

@@ -80,6 +80,8 @@ type row struct {
 	labels     int32
 	// leaves are the numbers of the node's leaf switches, by fabric; -1: not known.
 	leaves [fabrics]int32
+	// window is when the node's maintenance begins, in seconds since 1970; 0: none is announced.
+	window int64
 	state  rowState
 	over   bool
 	// hidden: something is held there that the numbers do not show.

@@ -39,6 +39,9 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 	}
 	switch availability := s.view.nodes[id].availability; availability {
 	case Schedulable:
+		if !s.view.beforeWindow(id, &g) {
+			return fmt.Sprintf("node %s has maintenance before the member would end", node), false
+		}
 	case Unknown:
 		return fmt.Sprintf("node %s is not reporting", node), true
 	default:

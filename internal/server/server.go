@@ -451,7 +451,7 @@ func (s *Server) leads(site *site) controller.Config {
 	return controller.Config{
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
-		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay,
+		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay, DrainOn: s.cfg.DrainOn,
 		Deadlines: s.deadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }

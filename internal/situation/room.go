@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -135,6 +136,9 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	if err != nil {
 		return fmt.Errorf("placement is suspended because stored assignments collide: %w", err)
 	}
+	for _, n := range view.Nodes {
+		free.SetWindow(n.Name, lifecycle.WindowBegins(n.Control))
+	}
 	r.free = free
 	return nil
 }
@@ -219,6 +223,7 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 			r.available[n.Name] = available(n.Name)
 			r.free.SetNode(r.record(view, n), r.available[n.Name])
 		}
+		r.free.SetWindow(n.Name, lifecycle.WindowBegins(n.Control))
 	}
 	for _, n := range view.Nodes {
 		was, offered := r.available[n.Name]

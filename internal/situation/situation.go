@@ -39,10 +39,12 @@ type Site struct {
 	Encrypted bool
 
 	standing map[string]standing
-	heard    Heard
-	reading  time.Time
-	proofs   map[api.Proof]bool // those heard now
-	fabrics  Fabrics
+	// windows: maintenance is announced on some node.
+	windows bool
+	heard   Heard
+	reading time.Time
+	proofs  map[api.Proof]bool // those heard now
+	fabrics Fabrics
 }
 
 // standing is what is stored about a node's use.
@@ -60,7 +62,7 @@ type standing struct {
 
 func standingOf(n *state.Node) standing {
 	now := standing{drained: n.Drained()}
-	if n.Drained() {
+	if n.Drained() && !n.Control.Stay {
 		now.drainedAt = n.Control.Since
 	}
 	if m := n.Machine; m != nil {
@@ -84,6 +86,7 @@ func Observe(view *state.View, heard Heard, fabrics Fabrics, now, reading, leade
 	for _, n := range view.Nodes {
 		now := standingOf(n)
 		s.standing[n.Name] = now
+		s.windows = s.windows || !lifecycle.WindowBegins(n.Control).IsZero()
 		if n.Agent == nil {
 			continue
 		}
@@ -363,6 +366,9 @@ func (s *Site) request(asked Asked) admission.Request {
 		r.Queue = r.Queue || g.VolumePlace.Unplaced != "" && !g.VolumePlace.Away // what a node makes is soon there
 		if count[g.Name] > 0 {
 			g.Size = count[g.Name]
+			if hold := s.holds(c); hold > 0 && s.windows {
+				g.Ends = s.Now.Add(hold)
+			}
 			r.Groups = append(r.Groups, g)
 		}
 	}

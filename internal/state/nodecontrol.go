@@ -1,9 +1,11 @@
 package state
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -15,8 +17,8 @@ import (
 func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Time) (api.NodeControl, int64, error) {
 	return r.control(ctx, node, func(c *api.NodeControl) {
 		switch {
-		case !c.Drained:
-			c.Drained, c.Reason, c.By, c.Since = true, reason, by, at
+		case !c.Drained, c.Stay, c.Window != "": // it is the operator's drain from now on
+			c.Drained, c.Stay, c.Window, c.Reason, c.By, c.Since = true, false, "", reason, by, at
 		case reason != "" && reason != c.Reason:
 			c.Reason, c.By = reason, by
 		}
@@ -26,8 +28,23 @@ func (r *Repo) SetDrain(ctx context.Context, node, reason, by string, at time.Ti
 // Undrain lets a node get members again; one that is not drained is no error. A node that does not exist is ErrNotFound. It returns the
 // revision from which on it is so.
 func (r *Repo) Undrain(ctx context.Context, node string) (int64, error) {
-	_, revision, err := r.control(ctx, node, func(c *api.NodeControl) { c.Drained, c.Reason, c.By, c.Since = false, "", "", time.Time{} })
+	_, revision, err := r.control(ctx, node, func(c *api.NodeControl) {
+		c.Drained, c.Stay, c.Window, c.Reason, c.By, c.Since = false, false, "", "", "", time.Time{}
+	})
 	return revision, err
+}
+
+// ChangeControl changes what operators want of a node, by policy or for a maintenance window, as change says of what is stored; nil changes
+// nothing. A node that does not exist is ErrNotFound. It returns what is stored then, and the revision from which on it is so.
+func (r *Repo) ChangeControl(ctx context.Context, node string, change func(api.NodeControl) (*api.NodeControl, error)) (api.NodeControl, int64, error) {
+	var failed error
+	control, revision, err := r.control(ctx, node, func(c *api.NodeControl) {
+		next, err := change(*c)
+		if failed = err; err == nil && next != nil {
+			*c = *next
+		}
+	})
+	return control, revision, cmp.Or(err, failed)
 }
 
 // TrustBuilder makes a node a trusted builder since at. One that is already keeps its time. A node that does not exist is ErrNotFound. It
@@ -63,7 +80,7 @@ func (r *Repo) control(ctx context.Context, node string, change func(*api.NodeCo
 		}
 		was.Name = node
 		next := was
-		if change(&next); next == was {
+		if change(&next); reflect.DeepEqual(next, was) {
 			return was, max(revision, known.Revision), nil
 		}
 		conds := []store.Cond{known, {Key: key, Revision: revision}}
@@ -80,7 +97,7 @@ func (r *Repo) control(ctx context.Context, node string, change func(*api.NodeCo
 
 // writeControl writes what operators want of a node, or removes it when that is nothing.
 func writeControl(node string, control api.NodeControl) store.Op {
-	if !control.Drained && control.Builder == nil {
+	if !control.Drained && control.Builder == nil && len(control.Findings) == 0 && len(control.Windows) == 0 {
 		return store.Op{Key: prefixControl + node, Delete: true}
 	}
 	return put(prefixControl+node, control)
