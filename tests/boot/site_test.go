@@ -45,6 +45,8 @@ type site struct {
 	link     string // what the server provisions on
 	password string // a file with the BMCs' password
 	args     []string
+	// switched: the data network is a managed switch.
+	switched bool
 	cmd      *exec.Cmd
 	// released lets go of the thread that started cmd: it gets a signal when that thread ends.
 	released chan struct{}
@@ -76,12 +78,18 @@ func needTestbed(t *testing.T) {
 // prepare brings up the data centre only.
 func prepare(t *testing.T, machines []vdc.MachineConfig, args []string) *site {
 	t.Helper()
+	return prepareData(t, machines, false, args)
+}
+
+// prepareData is prepare with a data network that is a managed switch, or a bridge.
+func prepareData(t *testing.T, machines []vdc.MachineConfig, switched bool, args []string) *site {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "boot")
 	must(t, err)
 	must(t, os.Chmod(dir, 0o711)) // builds and members have users of their own
 	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
 	s := &site{
-		t: t, program: program(t), dir: dir, listen: freeAddress(t), networks: claimNetworks(t), password: filepath.Join(dir, "bmc-password"), args: args,
+		t: t, program: program(t), dir: dir, listen: freeAddress(t), networks: claimNetworks(t), password: filepath.Join(dir, "bmc-password"), args: args, switched: switched,
 	}
 	s.link = s.name + "prov"
 	s.stock(machines)
@@ -102,7 +110,7 @@ func (s *site) stock(machines []vdc.MachineConfig) {
 	s.t.Helper()
 	var err error
 	s.dc, err = vdc.Start(context.WithoutCancel(s.t.Context()), vdc.Config{
-		Name: s.name, Machines: machines, ProvisioningLink: s.name + "prov", BMCLink: s.name + "bmc", BMCNetwork: s.bmc, Log: s.note,
+		Name: s.name, Machines: machines, ProvisioningLink: s.name + "prov", BMCLink: s.name + "bmc", BMCNetwork: s.bmc, Switch: s.switched, Log: s.note,
 	})
 	must(s.t, err)
 }
