@@ -162,3 +162,68 @@ func (s *site) takeAddress(m api.MemberStatus, cidr string) {
 		s.machine(m.Node).DataMAC, last[0], last[1], last[2], last[3], subnet.Bits())
 	s.t.Logf("%s has now: %s", m.Name, s.run("cluster", "ssh", "m2", "--root", "--", words))
 }
+
+// twoStacks is a cluster of a container and a whole machine.
+const twoStacks = `name: x
+groups:
+- {name: c, size: 1, stack: container, cores: 1, memory: 256MiB, environment: debian-mpi}
+- {name: w, size: 1, stack: metal, environment: debian-mpi}
+`
+
+// A machine that carries containers, and one that is a member itself: both groups of one cluster are on a VLAN, on the node's trunk and on the other's own
+// port. They know each other's names, log in to each other, and run MPI together. Virtual machines would need nested virtualization, which an emulated
+// machine has only by more emulation.
+func TestAMixedClusterOfAContainerAndAWholeMachineIsOnOneVLAN(t *testing.T) {
+	s := newSwitchedSite(t, []vdc.MachineConfig{
+		{Name: "h1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB, CPUs: 1, DiskBytes: []int64{}},
+		{Name: "w1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB, CPUs: 1, DiskBytes: []int64{}},
+	}, []string{"w1"}, "--boot-deadline", hostDeadline.String())
+	file := filepath.Join(t.TempDir(), "x.yaml")
+	must(t, os.WriteFile(file, []byte(twoStacks), 0o600))
+	s.refused("no node has a usable trunk", "cluster", "create", "-f", file)
+	s.enroll("h1", api.PowerRedfish, "--trunk-mac", s.machine("h1").DataMAC)
+	s.enrollInspected("w1", api.PowerIPMI, s.onSwitch("w1")...)
+	s.run("node", "power", "on", "h1", "--env", "debian-mpi")
+	s.waitFor("h1", api.MachineReady, hostDeadline)
+	s.awaitInspected("w1")
+	s.until(time.Minute, "the trunk of h1 to be usable", func() bool {
+		agent := s.node("h1").Agent
+		return agent != nil && agent.Trunk.Usable()
+	})
+	s.run("node", "drain", "n1")
+	s.run("cluster", "create", "-f", file, "--timeout", hostDeadline.String())
+
+	c := s.cluster("x")
+	if c.Spec.Technology != api.TechnologyVLAN {
+		t.Errorf("the cluster's network is of technology %q, want %s", c.Spec.Technology, api.TechnologyVLAN)
+	}
+	on := map[string]string{}
+	for _, m := range c.Status.Members {
+		on[m.Name] = m.Node
+	}
+	if on["c-0"] != "h1" || on["w-0"] != "w1" {
+		t.Fatalf("the members are on %v, want c-0 on h1 and w-0 on w1", on)
+	}
+	if tag := s.tag("w1"); tag == "[]" {
+		t.Error("the port of the whole machine is in no VLAN")
+	}
+	if tag, trunks := s.tag("h1"), s.vsctl("get", "port", s.machine("h1").SwitchPort, "trunks"); tag != "[]" || trunks != "[]" {
+		t.Errorf("the port of the node, which the settings don't name, has tag %s and trunks %s, want neither", tag, trunks)
+	}
+	for from, to := range map[string]string{"c-0": "w-0", "w-0": "c-0"} {
+		if got := strings.Fields(s.in("x", from, "getent ahostsv4 "+to+" | head -1; ssh "+to+" hostname")); len(got) < 2 || got[0] != s.addressOf("x", to) || got[len(got)-1] != to {
+			t.Errorf("%s resolves and logs in to %s: %v; want address %s and %s", from, to, got, s.addressOf("x", to), to)
+		}
+	}
+	if hosts := s.saidByRanks("x", 2, "hostname"); sorted(strings.Join(hosts, " ")) != "c-0 w-0" {
+		t.Errorf("two ranks ran on %v, want one on each member", hosts)
+	}
+	if sum := s.saidByRanks("x", 2, "sh", "-c", "echo $OMPI_COMM_WORLD_SIZE"); !slices.Equal(sum, []string{"2", "2"}) {
+		t.Errorf("the ranks say that they are %v, want 2 and 2", sum)
+	}
+	s.run("cluster", "delete", "x", "--yes")
+	s.waitUntil("w1", "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil })
+	s.wantInNoNetwork("w1")
+	s.run("node", "power", "off", "h1")
+	s.waitFor("h1", api.MachineOff, hostDeadline)
+}
