@@ -139,7 +139,7 @@ var saveGuards = []Mutant{
 		Guard:   "keys of the cluster are searched for by their content",
 		File:    "internal/server/access.go",
 		Find:    "return changedfiles.Marks(host.PrivateKey, user.PrivateKey, member.Key, workload.Key, munge), nil",
-		Replace: "return changedfiles.Marks(host.PrivateKey, user.PrivateKey, workload.Key, munge), nil",
+		Replace: "return changedfiles.Marks(host.PrivateKey, user.PrivateKey, member.Certificate, workload.Key, munge), nil",
 		Test:    "./internal/server TestAllKeysOfAMemberAreSearchedFor",
 	},
 	{
