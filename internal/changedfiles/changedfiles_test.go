@@ -163,6 +163,9 @@ func TestKeysOfTheClusterAreNeverSavedAndThoseOfUsersWhereNamed(t *testing.T) {
 	if err := check(t, saved(t, map[string]string{"home/hpc/mine": mine}), policy("/home/hpc/mine")); err != nil {
 		t.Errorf("a key of one's own that is named: %v", err)
 	}
+	if err := check(t, saved(t, map[string]string{"home/hpc/mine": mine}), policy("/home/hpc/other", "home/hpc/mine", "mine")); !errors.As(err, &found) || len(found.Private) != 1 {
+		t.Errorf("a key of one's own that is not named: %v", err)
+	}
 	// The beginning of keys is the same in many.
 	if err := check(t, saved(t, map[string]string{"home/hpc/other": privateKeys(t)["OpenSSH"]}), policy("/home/hpc/other")); err != nil {
 		t.Errorf("another key of the same kind: %v", err)

@@ -55,7 +55,7 @@ var saveGuards = []Mutant{
 		Guard:   "a key is kept by its own path alone",
 		File:    "internal/changedfiles/check.go",
 		Find:    "case f.key && !slices.Contains(f.keep, at):",
-		Replace: "case f.key && len(f.keep) == 0:",
+		Replace: "case f.key && !slices.Contains(f.keep, at) && len(f.keep) == 0:",
 		Test:    "./internal/changedfiles TestKeysOfTheClusterAreNeverSavedAndThoseOfUsersWhereNamed",
 	},
 	{
