@@ -34,6 +34,12 @@ func (c *Client) Cluster(ctx context.Context, name string) (api.Cluster, error) 
 	return answer[api.Cluster](ctx, c, http.MethodGet, cluster(name), nil)
 }
 
+// ClusterTop returns what the members of a cluster use.
+func (c *Client) ClusterTop(ctx context.Context, name string) ([]api.MemberTop, error) {
+	list, err := answer[api.List[api.MemberTop]](ctx, c, http.MethodGet, cluster(name)+"/top", nil)
+	return list.Items, err
+}
+
 // ClusterTrace returns where the time went when the newest cluster of a name was made and, if it is deleted, ended.
 func (c *Client) ClusterTrace(ctx context.Context, name string) (api.Trace, error) {
 	return answer[api.Trace](ctx, c, http.MethodGet, cluster(name)+"/trace", nil)

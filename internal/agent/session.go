@@ -181,6 +181,7 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 // watchNode sends what is measured on a stream, and ends it when what was reported at its beginning is no longer true.
 func (a *Agent) watchNode(ctx context.Context, stream *agentstream.ClientConn, cancel context.CancelCauseFunc) {
 	go func() { cancel(a.sendCounts(ctx, stream)) }()
+	go func() { cancel(a.sendUses(ctx, stream)) }()
 	if a.cfg.Faults != nil {
 		go func() { cancel(a.sendFaults(ctx, stream)) }()
 	}

@@ -54,6 +54,8 @@ type Up struct {
 	Spans          []Span          `json:"spans,omitempty"`
 	// Counts are the counters of ports.
 	Counts *PortCounts `json:"counts,omitempty"`
+	// Uses are what the members on the node have used, by assignment ID.
+	Uses map[string]api.MemberUse `json:"uses,omitempty"`
 	// Faults are the errors that the node's hardware has counted.
 	Faults *api.HardwareFaults `json:"faults,omitempty"`
 }

@@ -97,6 +97,12 @@ type Uses interface {
 	Used(id, from string)
 }
 
+// MemberUses is what members used of late. *monitor.Monitor implements it.
+type MemberUses interface {
+	// UsesOf returns what a node's agent has said of an assignment's use, the oldest first.
+	UsesOf(node, assignmentID string) []api.UsePoint
+}
+
 // unnoted are uses that nobody notes.
 type unnoted struct{}
 
@@ -157,6 +163,8 @@ type Config struct {
 	AgentCarry  http.Handler
 	// Traces are the traces of recent clusters; nil: none are kept, and the operation does not exist.
 	Traces Traces
+	// MemberUses is what members used of late; nil: nobody measures.
+	MemberUses MemberUses
 	// Sensors returns what was read last of the sensors of a machine, by its UID, nil for nothing; nil: no machine's are read.
 	Sensors func(uid string) *api.MachineSensors
 	// Audit is the audit log; nil: there is none.

@@ -120,6 +120,10 @@ func (s *Server) registerClusters() {
 			codeOverQuota)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
+	operation(s, "GET /v1/clusters/{name}/top", AccessRead, "get-cluster-top", "Show what a cluster's members use",
+		"Processors, memory, network and disk of each member over the last minutes, as the members' nodes report them, and the sensors of machines that members have whole. "+
+			"What is not known is omitted.",
+		http.StatusOK, s.clusterTop, codeNoCluster)
 	if s.cfg.Traces != nil {
 		operation(s, "GET /v1/clusters/{name}/trace", AccessRead, "get-trace", "Show where the time went",
 			"The stages of the making of the newest cluster of this name and, once it is deleted, of its end. Traces are kept in memory, for recent clusters.",

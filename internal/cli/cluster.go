@@ -23,7 +23,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Create, show, change and delete clusters, and reach their members", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.Long = cmd.Short + ". A cluster is named NAME, one of another project than the token's PROJECT.NAME."
 	cmd.AddCommand(
-		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterExplain(), a.clusterEvents(),
+		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterTop(), a.clusterExplain(), a.clusterEvents(),
 		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterSave(), a.clusterRestore(), a.clusterMigrate(), a.clusterReboot(), a.clusterResize(), a.clusterSnapshot(),
 		a.clusterExtend(), a.clusterLabel(), a.clusterTrace(), a.clusterDelete(),
 		a.clusterSSH(), a.clusterConsole(), a.clusterForward(), a.clusterConnect(),

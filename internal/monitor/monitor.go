@@ -84,6 +84,8 @@ type node struct {
 	digests map[string]string
 	// counts are the counters of its ports, by port ID.
 	counts map[string]api.PortCounters
+	// uses are what its members used of late, by assignment ID.
+	uses map[string]*memberUses
 	// faults are the errors that its hardware has counted; nil: it has not said.
 	faults *api.HardwareFaults
 	// serial is that of the newest change of what is known of this node.

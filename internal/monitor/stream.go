@@ -227,6 +227,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			s.networks.take(s, *up.NetworkChecked)
 		case up.Counts != nil:
 			m.count(name, s, up.Counts)
+		case up.Uses != nil:
+			m.takeUses(name, s, up.Uses)
 		case up.Faults != nil:
 			m.takeFaults(name, s, *up.Faults)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:

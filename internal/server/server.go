@@ -442,7 +442,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, UserHomes: s.cfg.UserHomes, Pool6: s.sitePool6(), FloatingPool: s.floating,
-		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of,
+		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of, MemberUses: site.agents,
 	}
 }
 

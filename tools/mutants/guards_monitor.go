@@ -135,4 +135,25 @@ var monitorGuards = []Mutant{
 		Replace: "if out.Drained {",
 		Test:    "./internal/lifecycle TestAMaintenanceWindowDrainsAtItsBeginningAndUndrainsAtItsEnd",
 	},
+	{
+		Guard:   "an agent is believed about the use of its own members alone",
+		File:    "internal/monitor/uses.go",
+		Find:    "for _, seen := range n.observed.Members {",
+		Replace: "for id := range uses {\n\t\tseen := struct{ ID string }{id}",
+		Test:    "./internal/monitor TestAnAgentIsBelievedAboutTheUseOfItsOwnMembersAlone",
+	},
+	{
+		Guard:   "a rate that is not known is not zero",
+		File:    "internal/monitor/uses.go",
+		Find:    "if after < before {",
+		Replace: "if false {",
+		Test:    "./internal/monitor TestUseIsShownAsRatesAndWhatIsNotKnownIsOmitted",
+	},
+	{
+		Guard:   "what members use is their own users' to see",
+		File:    "internal/apiserver/top.go",
+		Find:    "c, err := s.findCluster(ctx, in.Name)",
+		Replace: "c, err := s.cfg.Reader.View().Cluster(in.Name), error(nil)\n\tif c == nil {\n\t\treturn nil, noCluster(in.Name)\n\t}",
+		Test:    "./internal/apiserver TestUsersSeeWhatTheirOwnMembersUse",
+	},
 }
