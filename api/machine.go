@@ -202,6 +202,8 @@ type MachineStop struct {
 	Deadline time.Time `json:"deadline"`
 	// ThenBoot is the environment to boot once it is off, empty for none.
 	ThenBoot string `json:"then_boot,omitempty"`
+	// Unheard: the stop has failed, and the machine was never told of it, for it was cut off. It is told when it is heard of again.
+	Unheard bool `json:"unheard,omitempty"`
 }
 
 // BootStage is one stage of a boot. Each lasts from the end of the one before to its own end.

@@ -83,6 +83,7 @@ type shapeKey struct {
 	rates                 int64
 	display               bool
 	ends                  time.Time
+	disks                 string
 }
 
 // order makes the requests ready to decide on, in their order.
@@ -114,7 +115,7 @@ func (p *planner) order() []*ask {
 func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
 	key := shapeKey{
 		g.Stack, g.Environment, selectorKey(g.NodeSelector), g.Cores, g.Memory, g.Disk, g.HugePages, g.CPUModel, g.PortMTU, g.VolumePlace, g.Interconnect,
-		resource.OnNode(g)[resource.Uplink], g.Display, g.Ends,
+		resource.OnNode(g)[resource.Uplink], g.Display, g.Ends, disksKey(g.LocalDisks),
 	}
 	s, ok := shapes[key]
 	if !ok {
@@ -122,6 +123,14 @@ func internShape(shapes map[shapeKey]*shape, g *api.Group) *shape {
 		shapes[key] = s
 	}
 	return s
+}
+
+func disksKey(requests []api.DiskRequest) string {
+	key := ""
+	for _, r := range requests {
+		key += string(r) + " "
+	}
+	return key
 }
 
 func selectorKey(selector map[string]string) string {

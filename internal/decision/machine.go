@@ -94,6 +94,12 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 	case lifecycle.BeginStop:
 		r.Generation++
 		r.Stop = &api.MachineStop{Generation: r.Generation, CutAt: op.CutAt, Deadline: op.Deadline, ThenBoot: op.ThenBoot}
+	case lifecycle.NoteUnheard:
+		if r.Stop != nil {
+			stop := *r.Stop
+			stop.Unheard = true
+			r.Stop = &stop
+		}
 	case lifecycle.NotePower:
 		if op.State != r.Power {
 			r.PowerObservedAt = op.At

@@ -121,6 +121,54 @@ func TestTheSilenceOfAMachineThatWasNotToldToGoOffMeansNothing(t *testing.T) {
 	}
 }
 
+func TestAMachineWhoseCableWasOutWhenItWasToGoOffIsFoundAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		found func(*machine)
+		want  api.MachinePhase
+	}{
+		"its agent is back":           {func(m *machine) { m.in.Agent.Connected, m.in.Agent.LastSeen = true, m.in.Now }, api.MachineStopping},
+		"its agent was there briefly": {func(m *machine) { m.in.Agent.LastSeen = m.in.Now }, api.MachineStopping},
+		"its boot agent asks":         {func(m *machine) { m.in.Boot.LastHeard = m.in.Now }, api.MachineStopping},
+		"nothing is heard of it":      {func(*machine) {}, api.MachineFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := unread(t)
+			m.in.Agent.Connected = false
+			m.after(time.Hour)
+			m.request(api.PowerActionOff, "", false)
+			m.after(m.in.Deadlines.Stop)
+			m.settle()
+			m.want(api.MachineFailed)
+			m.after(time.Hour)
+			tc.found(m)
+			m.settle()
+			m.want(tc.want)
+			if tc.want == api.MachineFailed {
+				return
+			}
+			m.in.Agent.Connected = false
+			m.after(m.in.Deadlines.Silence)
+			m.settle()
+			if tc.found(m); name == "its agent is back" {
+				m.want(api.MachineOff)
+			}
+		})
+	}
+}
+
+// One that was told and is still on is for an operator: it would be told again and again.
+func TestAMachineThatWasToldToGoOffAndStaysOnIsNotToldAgain(t *testing.T) {
+	m := unread(t)
+	m.request(api.PowerActionOff, "", false)
+	m.after(m.in.Deadlines.Stop)
+	m.settle()
+	m.want(api.MachineFailed)
+	m.after(time.Hour)
+	m.in.Agent.LastSeen = m.in.Now
+	m.settle()
+	m.want(api.MachineFailed)
+}
+
 func TestAMachineThatBootsAndCannotBeReadIsOffOnceItsBootAgentWasTold(t *testing.T) {
 	m := newMachine(t)
 	m.in.Power = lifecycle.PowerSeen{Known: true, State: api.PowerUnknown}

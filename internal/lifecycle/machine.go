@@ -236,6 +236,9 @@ func (in MachineInput) atRest() []MachineOperation {
 		}
 		return in.forget(r.Phase != api.MachineFailed || r.Power == api.PowerOff)
 	}
+	if ops := in.foundAgain(); ops != nil {
+		return ops
+	}
 	if ops := in.tenantAtRest(); ops != nil {
 		return ops
 	}

@@ -130,9 +130,25 @@ func (in MachineInput) stopping() []MachineOperation {
 		} else if !in.Power.ForcesOff {
 			message += ": this power control can't force it off; press the machine's power button, then run: nearmetal node power off " + r.Name
 		}
-		return in.fail(message)
+		if in.wasTold() {
+			return in.fail(message)
+		}
+		return append([]MachineOperation{NoteUnheard{}}, in.fail(message)...)
 	}
 	return in.waitForOff()
+}
+
+// foundAgain stops a machine that could not be stopped because it was cut off, now that it is heard of: its cable was out, and nothing but its own agent can
+// power it off. nil: it is not heard of.
+func (in MachineInput) foundAgain() []MachineOperation {
+	r := in.Record
+	if r.Phase != api.MachineFailed || r.Stop == nil || !r.Stop.Unheard || in.Intent.RemoveRequestedAt != nil {
+		return nil
+	}
+	if !in.Agent.Connected && !in.Agent.LastSeen.After(r.ChangedAt) && !in.Boot.LastHeard.After(r.ChangedAt) {
+		return nil
+	}
+	return append([]MachineOperation{machineEvent(in, EventMachineFound, "machine %s is heard of again", r.Name)}, in.stop(api.MachineStopping, false, r.Stop.ThenBoot)...)
 }
 
 // waitForOff says what a machine on its way off waits for, and when to look at it again.

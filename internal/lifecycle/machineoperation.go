@@ -42,6 +42,9 @@ type BeginStop struct {
 	ThenBoot        string
 }
 
+// NoteUnheard notes that a stop failed of which the machine was never told.
+type NoteUnheard struct{}
+
 // NotePower takes down the power that was observed.
 type NotePower struct {
 	State   api.PowerState
@@ -69,6 +72,7 @@ func (SetMachinePhase) machineOperation()    {}
 func (TakeUp) machineOperation()             {}
 func (BeginBoot) machineOperation()          {}
 func (BeginStop) machineOperation()          {}
+func (NoteUnheard) machineOperation()        {}
 func (NotePower) machineOperation()          {}
 func (NoteBoot) machineOperation()           {}
 func (NoteInspection) machineOperation()     {}
@@ -115,6 +119,7 @@ const (
 	EventMachineVerifying = "MachineVerifying"
 	EventMachineWarm      = "MachineWarm"
 	EventMachineStopping  = "MachineStopping"
+	EventMachineFound     = "MachineFound"
 	EventMachineOff       = "MachineOff"
 	EventMachineLostPower = "MachineLostPower"
 	EventMachineFailed    = "MachineFailed"

@@ -54,6 +54,7 @@ func MachineOperations() []MachineOperation {
 		BeginBoot{},
 		BeginStop{},
 		NotePower{},
+		NoteUnheard{},
 		NoteBoot{},
 		NoteInspection{},
 		TakeUpClean{},

@@ -50,19 +50,7 @@ func TestMachinesThatWaitInTheirBootAgentsAreHadFromThere(t *testing.T) {
 	s.stop()
 	s.args = []string{"--idle-off", "5s", "--warm", "1"}
 	s.start()
-	warm, off := "", ""
-	s.until(5*time.Minute, "one machine to go off, and one to stay", func() bool {
-		warm, off = "", ""
-		for _, name := range names {
-			switch s.record(name).Phase {
-			case api.MachineWarm:
-				warm = name
-			case api.MachineOff:
-				off = name
-			}
-		}
-		return warm != "" && off != ""
-	})
+	warm, off := s.awaitOneWarm(names)
 	s.wantPower(off, api.PowerOff)
 	s.wantPower(warm, api.PowerOn)
 	s.run("cluster", "create", "second", "--stack", "metal", "--env", "debian-mpi")
@@ -75,5 +63,28 @@ func TestMachinesThatWaitInTheirBootAgentsAreHadFromThere(t *testing.T) {
 	// Too few are warm now: the other machine is woken to be the next one.
 	s.waitFor(off, api.MachineWarm, inspectDeadline)
 	s.run("cluster", "delete", "second", "--yes")
-	s.waitUntil(warm, "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil })
+	s.awaitOneWarm(names)
+	for _, name := range names {
+		if r := s.record(name); r.Tenant != nil || r.Clean == nil {
+			t.Errorf("machine %s is still of %+v, cleaned %+v", name, r.Tenant, r.Clean)
+		}
+	}
+}
+
+// awaitOneWarm waits until one of two machines waits in its boot agent, and the other one is off.
+func (s *site) awaitOneWarm(names []string) (warm, off string) {
+	s.t.Helper()
+	s.until(cleanDeadline, "one machine to go off, and one to stay", func() bool {
+		warm, off = "", ""
+		for _, name := range names {
+			switch s.record(name).Phase {
+			case api.MachineWarm:
+				warm = name
+			case api.MachineOff:
+				off = name
+			}
+		}
+		return warm != "" && off != ""
+	})
+	return warm, off
 }

@@ -114,4 +114,32 @@ var warmGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/placement TestAMachineHasTheDisksThatAreAskedFor",
 	},
+	{
+		Guard:   "a machine that was cut off when it was to go off is found again",
+		File:    "internal/lifecycle/machine.go",
+		Find:    "if ops := in.foundAgain(); ops != nil {",
+		Replace: "if ops := in.foundAgain(); ops != nil && false {",
+		Test:    "./internal/decision TestAMachineWhoseCableWasOutWhenItWasToGoOffIsFoundAgain",
+	},
+	{
+		Guard:   "a machine that was told to go off and stays on is not told without end",
+		File:    "internal/lifecycle/machineoff.go",
+		Find:    "|| !r.Stop.Unheard ||",
+		Replace: "||",
+		Test:    "./internal/decision TestAMachineThatWasToldToGoOffAndStaysOnIsNotToldAgain",
+	},
+	{
+		Guard:   "the leader hears of a machine that was silent for long",
+		File:    "internal/machine/bootapi/heard.go",
+		Find:    "now.Sub(b.seen.LastHeard) > longSilence {",
+		Replace: "false {",
+		Test:    "./internal/machine/bootapi TestTheLeaderHearsOfAMachineThatWasSilentForLong",
+	},
+	{
+		Guard:   "groups with other disks are other shapes",
+		File:    "internal/admission/order.go",
+		Find:    "g.Display, disksKey(g.LocalDisks),",
+		Replace: "g.Display, disksKey(nil),",
+		Test:    "./internal/admission TestGroupsWithOtherDisksAreOtherShapes",
+	},
 }

@@ -94,7 +94,7 @@ func (h *Heard) cleaned(uid string, generation int64, report boot.CleanReport, n
 	if b == nil {
 		return
 	}
-	b.seen.LastHeard = now
+	h.heardOf(b, now)
 	was := b.seen.Clean
 	if was != nil && was.Done {
 		return

@@ -214,12 +214,23 @@ func (h *Heard) reported(uid string, generation int64, report boot.Report, now t
 	if b == nil {
 		return
 	}
-	b.seen.LastHeard = now
+	h.heardOf(b, now)
 	if b.report == nil {
 		b.report = &report
 		b.seen.Reported, b.seen.Health = true, report.Health
 		h.tell()
 	}
+}
+
+// longSilence is the silence after which the next word of a machine is news: it may have been cut off, and be wanted off.
+const longSilence = time.Minute
+
+// heardOf notes that a machine said something; the lock is held.
+func (h *Heard) heardOf(b *heardBoot, now time.Time) {
+	if !b.seen.LastHeard.IsZero() && now.Sub(b.seen.LastHeard) > longSilence {
+		h.tell()
+	}
+	b.seen.LastHeard = now
 }
 
 func (h *Heard) stranger(s Stranger) {

@@ -63,3 +63,33 @@ func TestAMachineThatWaitsInItsBootAgentIsToldWhatItBootsNext(t *testing.T) {
 		})
 	}
 }
+
+// A machine whose cable was out asks again once it is back; that may be what somebody waits for who wanted it off.
+func TestTheLeaderHearsOfAMachineThatWasSilentForLong(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineInspecting, api.BootInspect)
+	w, _, _ := s.hello(s.claims(3, api.BootInspect), "n")
+	news := func() bool {
+		select {
+		case <-s.heard.Changed():
+			return true
+		default:
+			return false
+		}
+	}
+	asks := func() {
+		if _, _, detail := post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{}); detail != "" {
+			t.Fatal(detail)
+		}
+	}
+	asks()
+	news()
+	s.now = s.now.Add(30 * time.Second)
+	if asks(); news() {
+		t.Error("each time it asks, the leader is woken")
+	}
+	s.now = s.now.Add(61 * time.Second)
+	if asks(); !news() {
+		t.Error("the leader does not hear of it")
+	}
+}
