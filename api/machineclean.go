@@ -38,6 +38,8 @@ type MachineQuarantine struct {
 	// By is the operator who asked for it. Empty: a cleaning failed, and one that succeeds ends it.
 	By    string    `json:"by,omitempty"`
 	Since time.Time `json:"since"`
+	// Firmware: its firmware is not on the site's list. An inspection or a cleaning that finds other firmware ends it.
+	Firmware bool `json:"firmware,omitempty"`
 }
 
 // MachineClean is one cleaning of a machine.

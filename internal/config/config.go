@@ -144,6 +144,8 @@ type Provision struct {
 	BootDeadline time.Duration
 	// VerifyEvery is how long a machine may be off before it is woken to prove that it still boots; 0: it is never woken.
 	VerifyEvery time.Duration
+	// FirmwareList is the file with the firmware that machines may have; empty: any.
+	FirmwareList string
 	// IdleOff is how long a machine that nobody has stays on before it goes off; 0: it goes off at once.
 	IdleOff time.Duration
 	// Warm is how many such machines stay on.

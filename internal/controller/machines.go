@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
+	"github.com/nearmetal/nearmetal/internal/machine/firmwarelist"
 	"github.com/nearmetal/nearmetal/internal/machine/inspection/health"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/provisioner"
@@ -60,6 +61,8 @@ type Provisioning struct {
 	Seal      func(uid string, secret []byte) ([]byte, error)
 	Unseal    func(uid string, sealed []byte) ([]byte, error)
 	Deadlines lifecycle.MachineDeadlines
+	// Firmware is the list of firmware that machines may have; nil: any.
+	Firmware *firmwarelist.List
 	// BootAgent is the initrd with the boot agent, loaded behind that of each image.
 	BootAgent image.Digest
 }
@@ -273,6 +276,7 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 		in.Power = p.powerSeen(seen)
 	}
 	in.Boot = p.cfg.Provisioning.Heard.Seen(m.UID())
+	in.FirmwareProblem = p.cfg.Provisioning.Firmware.Problem(p.cfg.Provisioning.Heard.Hardware(m.UID(), m.Record.Generation))
 	in.Boot.Blocking = health.DefaultPolicy().Blocks(in.Boot.Health)
 	if n := p.view.Agent(m.Name()); n != nil {
 		connected, last := p.cfg.Agents.Connected(m.Name())

@@ -125,7 +125,7 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 			}
 		}
 	case lifecycle.QuarantineMachine:
-		r.Quarantine = &api.MachineQuarantine{Reason: op.Reason, By: op.By, Since: now}
+		r.Quarantine = &api.MachineQuarantine{Reason: op.Reason, By: op.By, Since: now, Firmware: op.Firmware}
 	case lifecycle.ReleaseMachine:
 		r.Quarantine = nil
 	case lifecycle.Verified:

@@ -105,6 +105,8 @@ type MachineInput struct {
 	MayVerify bool
 	// WarmOthers is how many other machines wait in their boot agents, WarmSoon how many will, as far as is decided.
 	WarmOthers, WarmSoon int
+	// FirmwareProblem is why the firmware that it reported in this boot is not on the site's list; empty: it is, or nothing was reported.
+	FirmwareProblem string
 	// Drained: nobody is to get it.
 	Drained bool
 	// Environment reports what a name stands for: the digest, or the problem that keeps this machine from booting it.
@@ -298,6 +300,9 @@ func (in MachineInput) inspecting() []MachineOperation {
 			h.Check, h.Message, in.Record.Name)}, machineEvent(in, EventMachineFailed, "machine %s failed health check %s: %s", in.Record.Name, h.Check, h.Message))
 	}
 	ops = append(ops, machineEvent(in, EventMachineInspected, "machine %s passed inspection", in.Record.Name))
+	if held := in.firmware(); held != nil {
+		return append(ops, held...)
+	}
 	// If somebody wants it on, it need not go off first: waking it again resets it.
 	return append(ops, in.idle()...)
 }

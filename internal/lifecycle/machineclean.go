@@ -140,6 +140,9 @@ func (in MachineInput) cleaning() []MachineOperation {
 	}
 	note.Proved = true
 	ops = append(ops, note, Verified{}, machineEvent(in, EventMachineCleaned, "machine %s is clean", r.Name))
+	if held := in.firmware(); held != nil {
+		return append(ops, held...)
+	}
 	if r.Quarantine != nil && r.Quarantine.By == "" {
 		ops = append(ops, ReleaseMachine{}, machineEvent(in, EventMachineReleased, "machine %s is out of quarantine: it is clean", r.Name))
 	}

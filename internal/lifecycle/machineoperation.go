@@ -95,7 +95,11 @@ type NoteClean struct {
 }
 
 // QuarantineMachine keeps the machine from being given to anybody. By is empty where a cleaning failed.
-type QuarantineMachine struct{ Reason, By string }
+type QuarantineMachine struct {
+	Reason, By string
+	// Firmware is as in api.MachineQuarantine.
+	Firmware bool
+}
 
 // ReleaseMachine ends its quarantine.
 type ReleaseMachine struct{}

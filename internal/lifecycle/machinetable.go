@@ -32,7 +32,7 @@ func Machines() Machine[api.MachinePhase] {
 			{From: from{inspecting, cleaning}, To: warm, On: "inspected or cleaned, and the site keeps machines warm", Why: "from its boot agent it boots sooner than from off"},
 			{From: from{inspecting, cleaning, enrolled, failed, ready, booting, off, warm}, To: stopping, On: "inspected, cleaned, idle, power-off requested, or its member is released", Why: "in-band first: its agent shuts it down; then its power is cut, where that is possible"},
 			{From: from{stopping, ready}, To: off, On: "power read as off; or, where power can't be read, ordered off and silent", Why: "unknown is not off: only its BMC or the machine itself can confirm it"},
-			{From: from{failed}, To: stopping, On: "heard of again, after it could not be told to go off", Why: "its cable was out: a machine whose power nothing can cut goes off by itself only"},
+			{From: from{failed}, To: stopping, On: "heard of again, after the order to go off did not reach it", Why: "its cable was out: a machine whose power nothing can cut goes off by itself only"},
 			{From: from{failed}, To: off, On: "operator reports it off: power-off requested again after stopping failed", Why: "where power can't be read, only the person at the power button knows"},
 			{From: from{failed}, To: off, On: "released from quarantine, and its power is read as off", Why: "an operator answers for it: nothing proves that it is clean"},
 			{From: from{off, enrolled, failed, warm}, To: booting, On: "power-on requested, or a member gets the whole machine", Why: "a new generation: tokens and orders of the last boot are void"},

@@ -23,6 +23,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
+	"github.com/nearmetal/nearmetal/internal/machine/firmwarelist"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot/ipxe"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot/loaders"
@@ -49,6 +50,7 @@ type provisioning struct {
 	log       *slog.Logger
 
 	programs *programs
+	firmware *firmwarelist.List
 	listener net.Listener // of the boot API
 	tables   tables
 }
@@ -81,7 +83,7 @@ func (p *provisioning) leads() *controller.Provisioning {
 		LoaderURL: loaderURL(p.network, cmp.Or(p.cfg.Loaders, loaders.DefaultDir)),
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
-		Deadlines: deadlines, BootAgent: p.programs.bootAgent.Digest,
+		Deadlines: deadlines, Firmware: p.firmware, BootAgent: p.programs.bootAgent.Digest,
 	}
 }
 
@@ -107,6 +109,15 @@ func (p *provisioning) open() error {
 	var err error
 	if p.programs, err = openPrograms(filepath.Join(p.stateDir, "boot")); err != nil {
 		return fmt.Errorf("prepare what machines boot: %w", err)
+	}
+	if p.cfg.FirmwareList != "" {
+		text, err := os.ReadFile(p.cfg.FirmwareList)
+		if err != nil {
+			return fmt.Errorf("read the firmware list: %w", err)
+		}
+		if p.firmware, err = firmwarelist.Parse(text); err != nil {
+			return fmt.Errorf("read the firmware list %s: %w", p.cfg.FirmwareList, err)
+		}
 	}
 	if problem := crowded(p.network, neighborLimit); problem != "" {
 		p.log.Warn("the provisioning network", "problem", problem)

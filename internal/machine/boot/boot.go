@@ -119,6 +119,8 @@ type CleanReport struct {
 	Steps      []api.CleanStep `json:"steps"`
 	// ExpectSeconds is how long there may be nothing new to report, because a disk erases itself and says that it takes so long.
 	ExpectSeconds float64 `json:"expect_seconds,omitempty"`
+	// Hardware is what the machine is made of, with the versions of its firmware, once all steps have ended.
+	Hardware *api.Hardware `json:"hardware,omitempty"`
 }
 
 // Agent is the node agent a machine runs.

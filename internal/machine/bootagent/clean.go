@@ -8,6 +8,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
 	"github.com/nearmetal/nearmetal/internal/machine/cleaning"
+	"github.com/nearmetal/nearmetal/internal/machine/inspection"
 )
 
 // cleanPause is the pause between two reports of a cleaning.
@@ -33,6 +34,7 @@ func (a *Agent) clean(ctx context.Context) error {
 		defer close(ended)
 		cleaning.New(order.Disks).Clean(work, *order, progress)
 	}()
+	var hardware *api.Hardware
 	for try := 0; ; {
 		report, begun := progress.Report()
 		if !begun {
@@ -40,6 +42,11 @@ func (a *Agent) clean(ctx context.Context) error {
 			continue
 		}
 		a.logSteps(report)
+		if report.Done && hardware == nil {
+			found, _ := inspection.Collect(ctx, inspection.Source{Root: "/", BootMAC: a.args.MAC, PartDeadline: a.healthDeadline()})
+			hardware = &found
+		}
+		report.Hardware = hardware
 		var next boot.Instruction
 		if err := a.calls.post(ctx, boot.CleanPath, report, &next); err != nil {
 			a.log.Error("the progress of the cleaning can't be reported", "error", err)

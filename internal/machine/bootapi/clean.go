@@ -73,6 +73,14 @@ func boundedClean(report boot.CleanReport) (boot.CleanReport, error) {
 			}
 		}
 	}
+	if report.Hardware != nil {
+		bound, err := bounded(boot.Report{Hardware: *report.Hardware})
+		if err != nil {
+			return report, err
+		}
+		bound.Hardware.EnrollmentToken = ""
+		report.Hardware = &bound.Hardware
+	}
 	if math.IsNaN(report.ExpectSeconds) {
 		report.ExpectSeconds = 0
 	}
@@ -109,6 +117,9 @@ func (h *Heard) cleaned(uid string, generation int64, report boot.CleanReport, n
 		is.ProgressAt = was.ProgressAt
 	}
 	b.seen.Clean = is
+	if report.Done {
+		b.cleaned = report.Hardware
+	}
 	if news || is.ProgressAt.Sub(b.cleanTold) >= toldEvery {
 		b.cleanTold = now
 		h.tell()

@@ -28,6 +28,8 @@ type Heard struct {
 type heardBoot struct {
 	seen   lifecycle.BootSeen
 	report *boot.Report
+	// cleaned is what the machine was made of once it was cleaned.
+	cleaned *api.Hardware
 	// cleanTold is when the leader was last woken by what this boot reported of its cleaning.
 	cleanTold time.Time
 }
@@ -70,6 +72,21 @@ func (h *Heard) Report(uid string, generation int64) (boot.Report, bool) {
 		return boot.Report{}, false
 	}
 	return *b.report, true
+}
+
+// Hardware is what a machine reported that it is made of, in the boot of that generation; nil: nothing yet.
+func (h *Heard) Hardware(uid string, generation int64) *api.Hardware {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.boots[uid]
+	switch {
+	case b == nil || b.seen.Generation != generation:
+		return nil
+	case b.report != nil:
+		return &b.report.Hardware
+	default:
+		return b.cleaned
+	}
 }
 
 // Strangers are those that have reported and were not forgotten.

@@ -93,3 +93,21 @@ func TestTheLeaderHearsOfAMachineThatWasSilentForLong(t *testing.T) {
 		t.Error("the leader does not hear of it")
 	}
 }
+
+func TestWhatAMachineIsMadeOfIsKnownOfItsLastBoot(t *testing.T) {
+	s := newSite(t)
+	s.machine(api.MachineInspecting, api.BootInspect)
+	w, _, _ := s.hello(s.claims(3, api.BootInspect), "n")
+	if hw := s.heard.Hardware("u1", 3); hw != nil {
+		t.Errorf("before it has said anything, it is made of %+v", hw)
+	}
+	if _, _, detail := post[boot.Instruction](s, boot.ReportPath, w.Session, boot.Report{Hardware: api.Hardware{FirmwareVersion: "1.0"}}); detail != "" {
+		t.Fatal(detail)
+	}
+	if hw := s.heard.Hardware("u1", 3); hw == nil || hw.FirmwareVersion != "1.0" {
+		t.Errorf("it is made of %+v", hw)
+	}
+	if hw := s.heard.Hardware("u1", 4); hw != nil {
+		t.Errorf("in a boot that has said nothing yet, it is made of %+v", hw)
+	}
+}
