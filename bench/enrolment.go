@@ -19,6 +19,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/measure"
 	"github.com/nearmetal/nearmetal/internal/netns"
 	"github.com/nearmetal/nearmetal/testbed/fleet"
+	"github.com/nearmetal/nearmetal/testbed/fleet/cycle"
 )
 
 // enrolmentLimit is how long enrolment may take in all.
@@ -31,7 +32,7 @@ type passed []float64
 type enrolmentRun struct {
 	begun time.Time
 	fleet *fleet.Fleet
-	bmcs  *fakeBMCs
+	bmcs  *cycle.BMCs
 
 	mu     sync.Mutex
 	stages map[string]passed
@@ -75,10 +76,10 @@ func enrolment(ctx context.Context, o options, dir string, log *slog.Logger, tex
 		return err
 	}
 	defer func() { err = errors.Join(err, r.fleet.Close()) }()
-	if r.bmcs, err = startBMCs(ctx, func(i int) { r.boots.Go(func() { r.boot(ctx, i) }) }); err != nil {
+	if r.bmcs, err = cycle.StartBMCs(ctx, func(i int) { r.boots.Go(func() { r.boot(ctx, i) }) }, nil); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.bmcs.server.Close()); r.boots.Wait() }()
+	defer func() { err = errors.Join(err, r.bmcs.Close()); r.boots.Wait() }()
 	site, err := startDev(ctx, o, dir, "--provision", bootLink, "--machine-range", "10.77.16.1-10.77.47.254")
 	if err != nil {
 		return err
@@ -112,9 +113,8 @@ func enrolment(ctx context.Context, o options, dir string, log *slog.Logger, tex
 func (r *enrolmentRun) list(path string, n int) error {
 	var all []api.EnrollRequest
 	for i := range n {
-		all = append(all, api.EnrollRequest{Name: "m" + strconv.Itoa(i), Password: "bench", Inspect: true, Spec: api.MachineSpec{
-			MACs:  []string{r.fleet.Machine(i).MAC.String()},
-			Power: api.PowerControl{Kind: api.PowerRedfish, Address: fmt.Sprintf("http://%s:%d", bmcAddress(i), bmcPort), User: bmcUser},
+		all = append(all, api.EnrollRequest{Name: "m" + strconv.Itoa(i), Password: cycle.Password, Inspect: true, Spec: api.MachineSpec{
+			MACs: []string{r.fleet.Machine(i).MAC.String()}, Power: cycle.Control(i),
 		}})
 	}
 	data, err := json.Marshal(map[string]any{"machines": all})
@@ -138,7 +138,7 @@ func (r *enrolmentRun) boot(ctx context.Context, i int) {
 	r.pass(stageOn, i, on)
 	m := r.fleet.Machine(i)
 	s, err := m.Boot(ctx)
-	r.bmcs.set(i, false)
+	r.bmcs.Set(i, false)
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -209,7 +209,7 @@ func (r *enrolmentRun) write(text *bytes.Buffer, n int, enrolled time.Duration, 
 		fmt.Fprintf(text, "  %-32s %12.1f %12.1f %13.1f %8.0f\n", stage, measure.Quantile(at, 0), measure.Median(at), last, rate(last))
 	}
 	fmt.Fprintf(text, "  server's CPU %.1f s (%.1f ms a machine); BMCs asked %d times (%.1f a machine); %d boots failed and were tried again\n\n",
-		cpu, cpu/float64(n)*1000, r.bmcs.requests(), float64(r.bmcs.requests())/float64(n), len(r.failed))
+		cpu, cpu/float64(n)*1000, r.bmcs.Requests(), float64(r.bmcs.Requests())/float64(n), len(r.failed))
 }
 
 // roomForNeighbours raises the bounds of the kernel's table of neighbours, which all network namespaces share and only the first one can

@@ -28,6 +28,7 @@ const (
 	partBoots     = "boots"
 	partRush      = "rush"
 	partEnrolment = "enrolment"
+	partCycle     = "cycle"
 )
 
 // buildOutside makes the images that machines boot, and measures that if asked to; then it tells the process inside where they are.
@@ -88,7 +89,7 @@ func machines(ctx context.Context, o options, work string, log *slog.Logger, tex
 			return fmt.Errorf("cp: %w: %s", err, out)
 		}
 		run := map[string]func(context.Context, options, string, *slog.Logger, *bytes.Buffer) error{
-			partBoots: boots, partRush: rush, partEnrolment: enrolment,
+			partBoots: boots, partRush: rush, partEnrolment: enrolment, partCycle: cycles,
 		}[part]
 		if err := run(ctx, o, dir, log, text); err != nil {
 			return fmt.Errorf("%s: %w", part, err)

@@ -44,6 +44,7 @@ type options struct {
 	vmMachines int
 	images     string
 	enrol      int
+	cycle      time.Duration
 	pairs      int
 	// devicePatience is how much processor time a side of device placement may take for one answer.
 	devicePatience time.Duration
@@ -63,7 +64,8 @@ func main() {
 	flag.IntVar(&o.vmPairs, "vm-pairs", 6, "pairs or rounds of each part of virtual machines; at least 6 for 95% intervals")
 	flag.IntVar(&o.vmMachines, "vm-machines", 8, "virtual machines at once by each side in parts many, memory and idle")
 	flag.StringVar(&o.images, "images", "", "state directory of a site whose built environments are reused")
-	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll")
+	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll, in parts enrolment and cycle")
+	flag.DurationVar(&o.cycle, "cycle", 10*time.Minute, "how long clusters come and go in part cycle")
 	flag.DurationVar(&o.devicePatience, "device-patience", 10*time.Second, "processor time that each side of part devices may take for one answer; 10s is the limit of Kubernetes' scheduler")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
 	if len(os.Args) > 1 && os.Args[1] == messengerCommand {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	}
 	fmt.Fprintf(out, "# HELP nearmetal_ports_omitted Ports with counters beyond the %d that are listed.\n# TYPE nearmetal_ports_omitted gauge\nnearmetal_ports_omitted %d\n",
 		maxMeasuredPorts, omitted)
+	fmt.Fprintf(out, "# HELP nearmetal_server_goroutines Goroutines of the server.\n# TYPE nearmetal_server_goroutines gauge\nnearmetal_server_goroutines %d\n", runtime.NumGoroutine())
 	s.fabricMetrics(r.Context(), out)
 	_ = out.Flush() // a client that does not take the answer is gone
 }
@@ -121,6 +123,6 @@ func (s *Server) measuredPorts(r *http.Request) (ports []measuredPort, omitted i
 func (s *Server) documentMetrics() {
 	s.documentStream("/v1/metrics", "get-metrics", "Read metrics",
 		"Counters of the ports that the token may see, in the text format of Prometheus: bytes, packets and dropped packets by project, network, cluster, "+
-			"member, node and direction; and how many alarms each fabric has, by kind. At most "+strconv.Itoa(maxMeasuredPorts)+" ports are listed; `nearmetal_ports_omitted` counts the rest.",
+			"member, node and direction; how many alarms each fabric has, by kind; and the goroutines of the server. At most "+strconv.Itoa(maxMeasuredPorts)+" ports are listed; `nearmetal_ports_omitted` counts the rest.",
 		nil, map[string]*huma.MediaType{"text/plain": {Schema: &huma.Schema{Type: huma.TypeString}}})
 }

@@ -38,6 +38,9 @@ func (m *Machine) hello(ctx context.Context, s *Stages) error {
 	if err := network.post(ctx, s, boot.HelloPath, hello, &s.Welcome); err != nil {
 		return err
 	}
+	if agent := s.Welcome.Agent; agent != nil {
+		s.Identity = identity.Certified(s.Welcome.Name, agent.Certificate)
+	}
 	return m.stage(ctx, network, s, boot.StageReport{Stage: api.StageKernel})
 }
 
@@ -48,7 +51,11 @@ func (m *Machine) finish(ctx context.Context, s *Stages) error {
 		return err
 	}
 	defer network.close()
-	if s.Welcome.Purpose != api.BootEnvironment {
+	switch s.Welcome.Purpose {
+	case api.BootEnvironment, api.BootMember:
+	case api.BootClean:
+		return m.clean(ctx, network, s)
+	default:
 		return m.report(ctx, network, s)
 	}
 	manifest, err := image.Decode(s.Welcome.Manifest, s.Arguments.Manifest)
@@ -90,13 +97,43 @@ func (m *Machine) report(ctx context.Context, network *client, s *Stages) error 
 		if s.Instruction.Do != "wait" || s.Welcome.Purpose == api.BootEnroll {
 			return nil
 		}
-		again := time.NewTimer(time.Duration(max(s.Instruction.RetrySeconds, 0.1) * float64(time.Second)))
-		select {
-		case <-ctx.Done():
-			again.Stop()
-			return ctx.Err()
-		case <-again.C:
+		if err := s.pause(ctx); err != nil {
+			return err
 		}
+	}
+}
+
+// clean reports that all disks are erased, which takes no time here, and asks until it is told to power off.
+func (m *Machine) clean(ctx context.Context, network *client, s *Stages) error {
+	report := boot.CleanReport{Done: true, DryRun: s.Welcome.Clean != nil && s.Welcome.Clean.DryRun}
+	for _, d := range m.Hardware.Disks {
+		report.Steps = append(report.Steps, api.CleanStep{
+			Kind: api.CleanDisk, Target: d.Name, Serial: d.Serial, SizeBytes: d.SizeBytes, Method: "discard", State: api.CleanDone, Bytes: d.SizeBytes, TotalBytes: d.SizeBytes,
+		})
+	}
+	if len(report.Steps) == 0 {
+		report.Steps = []api.CleanStep{{Kind: api.CleanMemory, Target: "RAM", State: api.CleanSkipped}}
+	}
+	for s.Instruction.Do != "poweroff" {
+		if err := network.post(ctx, s, boot.CleanPath, report, &s.Instruction); err != nil {
+			return err
+		}
+		if err := s.pause(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause waits for as long as the server said.
+func (s *Stages) pause(ctx context.Context) error {
+	again := time.NewTimer(time.Duration(max(s.Instruction.RetrySeconds, 0.1) * float64(time.Second)))
+	defer again.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-again.C:
+		return nil
 	}
 }
 

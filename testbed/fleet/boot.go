@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/machine/boot"
+	"github.com/nearmetal/nearmetal/internal/trust"
 )
 
 // Machine is one machine of a fleet.
@@ -43,6 +44,8 @@ type Stages struct {
 	Address   netip.Prefix
 	Arguments boot.Arguments
 	Welcome   boot.Welcome
+	// Identity is that of the machine's node agent, where the boot gives it one.
+	Identity trust.Identity
 	// Instruction is what the server said last.
 	Instruction boot.Instruction
 }

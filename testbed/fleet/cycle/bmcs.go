@@ -1,4 +1,4 @@
-package main
+package cycle
 
 import (
 	"context"
@@ -10,45 +10,55 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
+// What BMCs are called with.
 const (
 	bmcPort = 8000
 	bmcUser = "bench"
+	// Password is that of all BMCs.
+	Password = "bench"
 	// bmcAnswer is how long a fake BMC takes for an answer; real ones take longer.
 	bmcAnswer = 20 * time.Millisecond
 )
 
-// fakeBMCs are the Redfish services (DSP0266) of many machines, each at an address of its own in 127.0.0.0/8, as far as powering a machine
+// BMCs are the Redfish services (DSP0266) of many machines, each at an address of its own in 127.0.0.0/8, as far as powering a machine
 // needs them. They count what they are asked.
-type fakeBMCs struct {
-	// powered is called when a machine goes on.
-	powered func(i int)
-	server  *http.Server
+type BMCs struct {
+	// powered is called when a machine goes on, cut when its power is cut; nil: nobody minds.
+	powered, cut func(i int)
+	server       *http.Server
 
 	mu    sync.Mutex
 	on    map[int]bool
 	asked int
 }
 
-// address is the one of machine i's BMC.
-func bmcAddress(i int) string {
-	return netip.AddrFrom4([4]byte{127, 77, byte(i >> 8), byte(i)}).String()
+// Control is how a site reaches the BMC of machine i.
+func Control(i int) api.PowerControl {
+	address := netip.AddrFrom4([4]byte{127, 77, byte(i >> 8), byte(i)})
+	return api.PowerControl{Kind: api.PowerRedfish, Address: fmt.Sprintf("http://%s:%d", address, bmcPort), User: bmcUser}
 }
 
-func startBMCs(ctx context.Context, powered func(i int)) (*fakeBMCs, error) {
+// StartBMCs starts the BMCs of all machines of a fleet. powered is called when one goes on, cut when its power is cut.
+func StartBMCs(ctx context.Context, powered, cut func(i int)) (*BMCs, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("0.0.0.0:%d", bmcPort))
 	if err != nil {
 		return nil, err
 	}
-	b := &fakeBMCs{powered: powered, on: map[int]bool{}}
+	b := &BMCs{powered: powered, cut: cut, on: map[int]bool{}}
 	b.server = &http.Server{Handler: b, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 	go func() { _ = b.server.Serve(listener) }()
 	return b, nil
 }
 
-// set changes a machine's power, as its own system does.
-func (b *fakeBMCs) set(i int, on bool) (changed bool) {
+// Close ends the BMCs.
+func (b *BMCs) Close() error { return b.server.Close() }
+
+// Set changes a machine's power, as its own system does, and reports whether that changes anything.
+func (b *BMCs) Set(i int, on bool) (changed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changed = b.on[i] != on
@@ -56,14 +66,27 @@ func (b *fakeBMCs) set(i int, on bool) (changed bool) {
 	return changed
 }
 
-func (b *fakeBMCs) requests() int {
+// On counts the machines that are on.
+func (b *BMCs) On() (count int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, on := range b.on {
+		if on {
+			count++
+		}
+	}
+	return count
+}
+
+// Requests counts what all BMCs were asked.
+func (b *BMCs) Requests() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.asked
 }
 
 // ServeHTTP answers as the BMC whose address was asked.
-func (b *fakeBMCs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (b *BMCs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	address, err := netip.ParseAddrPort(local.String())
 	if err != nil {
@@ -79,7 +102,7 @@ func (b *fakeBMCs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		power = "On"
 	}
 	b.mu.Unlock()
-	if wait(r.Context(), bmcAnswer) != nil {
+	if pause(r.Context(), bmcAnswer) != nil {
 		return
 	}
 	const system = "/redfish/v1/Systems/1"
@@ -109,8 +132,11 @@ func (b *fakeBMCs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var order struct{ ResetType string }
 		_ = json.NewDecoder(r.Body).Decode(&order)
 		on := order.ResetType == "On"
-		if b.set(i, on) && on {
+		switch changed := b.Set(i, on); {
+		case changed && on:
 			b.powered(i)
+		case changed && b.cut != nil:
+			b.cut(i)
 		}
 		w.WriteHeader(http.StatusNoContent)
 	default: // a boot override, or the end of a session

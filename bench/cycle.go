@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nearmetal/nearmetal/testbed/fleet"
+	"github.com/nearmetal/nearmetal/testbed/fleet/cycle"
+)
+
+const (
+	// cycleSize is how many machines each cluster has.
+	cycleSize = 4
+	// cycleEvery is the pause between two looks at the server.
+	cycleEvery = 10 * time.Second
+	// cycleRest is how long may pass beyond what was asked for: machines are enrolled before, and everything is finished and cleaned after.
+	cycleRest = 15 * time.Minute
+)
+
+// cycles measures what the control plane takes for clusters of whole machines that are created, injured, healed and deleted without a pause, and whether
+// that leaves anything behind. Machines and BMCs are simulated, protocols, agents and site are real.
+func cycles(ctx context.Context, o options, dir string, log *slog.Logger, text *bytes.Buffer) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, o.cycle+cycleRest)
+	defer cancel()
+	c, err := layCable(ctx, o, filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	restore, err := roomForNeighbours(4 * o.enrol)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, restore()) }()
+	f, err := fleet.New(fleet.Config{Interface: nicLink, Namespace: &c.clients, Seed: 1, Patience: 4 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	short, err := os.MkdirTemp("", "nm") // sockets of members are in it
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(short)) }()
+	machines, err := cycle.Start(ctx, f, short)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, machines.Close()) }()
+	site, err := startDev(ctx, o, dir, "--provision", bootLink, "--machine-range", "10.77.16.1-10.77.47.254")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, site.stop()); cancel() }()
+	if err := errors.Join(bound(ctx, "udp", 67), wait(ctx, 5*time.Second)); err != nil { // it looks for other DHCP servers first
+		return err
+	}
+	busy := load()
+	if err := cycle.Enroll(ctx, site.client, f, o.enrol); err != nil {
+		return errors.Join(err, errors.New(endOf(dir+".log")))
+	}
+	log.Info("cycle", "enrolled_and_inspected", o.enrol)
+	result, err := cycle.Run(ctx, cycle.Config{
+		Client: site.client, Machines: machines, Count: o.enrol, Size: cycleSize, Environment: "debian-mpi", Lasts: o.cycle, Every: cycleEvery,
+		Sample: func(ctx context.Context) (cycle.Sample, error) { return sampleServer(ctx, site, dir) },
+	})
+	writeCycles(text, o, result, busy)
+	if err != nil {
+		return errors.Join(err, errors.New(endOf(dir+".log")))
+	}
+	if len(result.Left) > 0 {
+		return fmt.Errorf("%d things are left though all clusters are gone, such as: %s", len(result.Left), result.Left[0])
+	}
+	return nil
+}
+
+// sampleServer reads what a site's server takes now.
+func sampleServer(ctx context.Context, s *site, dir string) (cycle.Sample, error) {
+	pid := s.process.Process.Pid
+	now := cycle.Sample{At: time.Now(), CPU: cpuOf(pid)}
+	var err error
+	if now.Memory, err = residentBytes(pid); err != nil {
+		return now, err
+	}
+	if now.Goroutines, err = goroutines(ctx, filepath.Join(dir, "server.sock")); err != nil {
+		return now, err
+	}
+	err = filepath.WalkDir(filepath.Join(dir, "etcd"), func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it was in use when it was listed
+		}
+		if err == nil {
+			now.Store += info.Size()
+		}
+		return err
+	})
+	return now, err
+}
+
+// goroutines reads how many a server has, from its metrics.
+func goroutines(ctx context.Context, socket string) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/v1/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	defer client.CloseIdleConnections()
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	metrics, err := io.ReadAll(response.Body)
+	if err != nil {
+		return 0, err
+	}
+	const name = "nearmetal_server_goroutines "
+	for line := range strings.Lines(string(metrics)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			return strconv.Atoi(strings.TrimSpace(rest))
+		}
+	}
+	return 0, fmt.Errorf("the server's metrics have no %s: %s", name, response.Status)
+}
+
+// writeCycles tells what came out: thirds of the time beside each other, and rest before and after.
+func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
+	fmt.Fprintf(text, "Clusters of %d whole machines, created, injured, healed and deleted again and again on %d simulated machines for %s, load %s to %s\n",
+		cycleSize, o.enrol, o.cycle, busy, load())
+	third := func(n int) (ready, healed, freed []float64, memory, routines, on []float64) {
+		for _, l := range r.Lives {
+			if min(int(3*l.At/o.cycle), 2) == n {
+				ready, healed, freed = append(ready, l.Ready), append(healed, l.Healed), append(freed, l.Freed)
+			}
+		}
+		for i, s := range r.Samples {
+			if 3*i/len(r.Samples) == n {
+				memory, routines, on = append(memory, float64(s.Memory)/(1<<20)), append(routines, float64(s.Goroutines)), append(on, float64(s.On))
+			}
+		}
+		return ready, healed, freed, memory, routines, on
+	}
+	for n, name := range []string{"first third", "second third", "last third"} {
+		ready, healed, freed, memory, routines, on := third(n)
+		if len(ready) == 0 || len(memory) == 0 {
+			continue
+		}
+		fmt.Fprintf(text, "  %-12s %4d lives: request to ready %s s, failure to ready %s s, delete to gone %s s; server %s MiB, %s goroutines; %s machines on\n",
+			name, len(ready), spread(ready, 1), spread(healed, 1), spread(freed, 1), spread(memory, 0), spread(routines, 0), spread(on, 0))
+	}
+	cpu := r.After.CPU - r.Before.CPU
+	boots := float64(max(r.Members+r.Cleanings, 1))
+	fmt.Fprintf(text, "  %d boots for members and %d for cleanings, %.1f a second; server's CPU %.1f s, %.1f ms a boot; %d boots came to nothing by themselves\n",
+		r.Members, r.Cleanings, boots/max(r.After.At.Sub(r.Before.At).Seconds(), 1), cpu, cpu/boots*1000, r.Failed)
+	for _, s := range []struct {
+		name string
+		s    cycle.Sample
+	}{{"before", r.Before}, {"after", r.After}} {
+		fmt.Fprintf(text, "  at rest %-6s %4.0f MiB, %d goroutines, store %.1f MiB\n", s.name, float64(s.s.Memory)/(1<<20), s.s.Goroutines, float64(s.s.Store)/(1<<20))
+	}
+	fmt.Fprintf(text, "  left in the end: %d things\n", len(r.Left))
+	if r.FirstFailure != nil {
+		fmt.Fprintf(text, "  the first boot that came to nothing: %v\n", r.FirstFailure)
+	}
+	text.WriteString("\n")
+}

@@ -1,0 +1,307 @@
+// Package cycle lets users of a site have clusters of whole machines again and again: created, injured, healed and deleted. Site and protocols are real,
+// machines and BMCs are simulated (testbed/fleet).
+//
+// It watches whether that leaves anything behind or becomes slower. It knows the site by its API only. Start with Run.
+package cycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/api/client"
+)
+
+// Config says how machines are used.
+type Config struct {
+	Client   *client.Client
+	Machines *Machines
+	// Count is how many machines there are, named m0, m1 and so on. Each user has clusters of Size, and a fifth of all machines are spare.
+	Count, Size int
+	Environment string
+	// Lasts is how long users begin again. What has begun then is finished.
+	Lasts time.Duration
+	// Sample measures the server, every Every and at rest, before and after.
+	Sample func(ctx context.Context) (Sample, error)
+	Every  time.Duration
+}
+
+// Sample is what the server takes at one moment.
+type Sample struct {
+	At time.Time
+	// Memory is resident, in bytes; CPU is the processor time since its start, in seconds; Store is what its store has on disk, in bytes.
+	Memory, Store int64
+	CPU           float64
+	Goroutines    int
+	// On counts the machines that are on.
+	On int
+}
+
+// Life is one cluster's: how long each part took in seconds, at since the beginning of all.
+type Life struct {
+	At                   time.Duration
+	Ready, Healed, Freed float64
+}
+
+// Result is what came out.
+type Result struct {
+	Before, After Sample // at rest
+	Samples       []Sample
+	Lives         []Life
+	// Members and Cleanings count boots, Failed those that came to nothing by themselves.
+	Members, Cleanings, Failed int64
+	FirstFailure               error
+	// Left tells what is still there at the end, though all clusters are gone.
+	Left []string
+}
+
+// user has one cluster after the other.
+type user struct {
+	*run
+	number int
+}
+
+// run is a Run that goes on.
+type run struct {
+	Config
+	began time.Time
+
+	mu       sync.Mutex
+	clusters map[string]api.Cluster
+	failure  error
+	result   Result
+}
+
+// Run lets users begin again and again, and waits until everything is at rest.
+func Run(ctx context.Context, cfg Config) (Result, error) {
+	r := &run{Config: cfg, began: time.Now(), clusters: map[string]api.Cluster{}}
+	var err error
+	if r.result.Before, err = r.Sample(ctx); err != nil {
+		return r.result, err
+	}
+	work, stop := context.WithCancel(ctx)
+	defer stop()
+	var watchers, users sync.WaitGroup
+	watchers.Go(func() { r.watch(work) })
+	watchers.Go(func() { r.sample(work) })
+	for i := range max(cfg.Count/5*4/cfg.Size, 1) {
+		users.Go(func() { r.note(user{r, i}.live(work)) })
+	}
+	users.Wait()
+	stop()
+	watchers.Wait()
+	r.result.Members, r.result.Cleanings, r.result.Failed = cfg.Machines.members.Load(), cfg.Machines.cleanings.Load(), cfg.Machines.failed.Load()
+	if first := cfg.Machines.first.Load(); first != nil {
+		r.result.FirstFailure = *first
+	}
+	if r.failure != nil {
+		return r.result, r.failure
+	}
+	if r.result.Left, err = r.rest(ctx); err != nil {
+		return r.result, err
+	}
+	return r.result, r.settle(ctx)
+}
+
+// settled is how many goroutines more than at rest before may be there at rest after: those that work now and then.
+const settled = 20
+
+// settle waits until the server has as many goroutines as before: connections of machines that are off go after a while.
+func (r *run) settle(ctx context.Context) (err error) {
+	const patience = 5 * time.Minute
+	for began := time.Now(); ; {
+		if r.result.After, err = r.Sample(ctx); err != nil {
+			return err
+		}
+		more := r.result.After.Goroutines - r.result.Before.Goroutines
+		switch {
+		case more <= settled:
+			return nil
+		case time.Since(began) > patience:
+			r.result.Left = append(r.result.Left, fmt.Sprintf("%d goroutines more than before", more))
+			return nil
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *run) note(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == nil {
+		r.failure = err
+	}
+}
+
+func (r *run) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure != nil || time.Since(r.began) > r.Lasts
+}
+
+// watch lists all clusters, for everybody.
+func (r *run) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		all, err := r.Client.Clusters(ctx)
+		if err == nil {
+			now := map[string]api.Cluster{}
+			for _, c := range all {
+				now[c.Name] = c
+			}
+			r.mu.Lock()
+			r.clusters = now
+			r.mu.Unlock()
+		} else if ctx.Err() == nil {
+			r.note(err)
+		}
+		_ = pause(ctx, time.Second)
+	}
+}
+
+func (r *run) sample(ctx context.Context) {
+	for pause(ctx, r.Every) == nil {
+		s, err := r.Sample(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		r.note(err)
+		s.On = r.Machines.bmcs.On()
+		r.result.Samples = append(r.result.Samples, s)
+	}
+}
+
+// until waits until a cluster is as it should be; false: it is gone.
+func (r *run) until(ctx context.Context, name string, what string, is func(c api.Cluster, there bool) bool) error {
+	const patience = 10 * time.Minute
+	for began := time.Now(); ; {
+		r.mu.Lock()
+		c, there := r.clusters[name]
+		failure := r.failure
+		r.mu.Unlock()
+		switch {
+		case is(c, there):
+			return nil
+		case failure != nil:
+			return failure
+		case there && (c.Status.Phase == api.ClusterFailed || c.Status.Phase == api.ClusterRefused):
+			return fmt.Errorf("cluster %s is %s: %s", name, c.Status.Phase, c.Status.Message)
+		case time.Since(began) > patience:
+			return fmt.Errorf("cluster %s is not %s within %s: it is %s: %s", name, what, patience, c.Status.Phase, c.Status.Message)
+		}
+		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// live is one user.
+func (u user) live(ctx context.Context) error {
+	for n := 0; !u.over(); n++ {
+		name := fmt.Sprintf("c%d-%d", u.number, n)
+		life, err := u.cluster(ctx, name)
+		if err != nil {
+			return fmt.Errorf("cluster %s: %w", name, err)
+		}
+		u.mu.Lock()
+		u.result.Lives = append(u.result.Lives, life)
+		u.mu.Unlock()
+	}
+	return nil
+}
+
+// cluster is the life of one cluster: created, injured, healed, deleted.
+func (u user) cluster(ctx context.Context, name string) (l Life, err error) {
+	l.At = time.Since(u.began)
+	timed := func(into *float64, what string, is func(c api.Cluster, there bool) bool) error {
+		start := time.Now()
+		err := u.until(ctx, name, what, is)
+		*into = time.Since(start).Seconds()
+		return err
+	}
+	ready := func(c api.Cluster, there bool) bool { return there && c.Status.Phase == api.ClusterReady }
+	if _, err := u.Client.CreateCluster(ctx, api.ClusterRequest{
+		Name: name, Stack: api.StackMetal, Environment: u.Environment, Size: u.Size, Queue: true,
+	}); err != nil {
+		return l, err
+	}
+	if err := timed(&l.Ready, "ready", ready); err != nil {
+		return l, err
+	}
+	u.mu.Lock()
+	dies := u.clusters[name].Status.Members[0]
+	u.mu.Unlock()
+	i, err := strconv.Atoi(strings.TrimPrefix(dies.Node, "m"))
+	if err != nil {
+		return l, fmt.Errorf("member %s is on %q, which is no simulated machine", dies.Name, dies.Node)
+	}
+	u.Machines.Fail(i)
+	if err := timed(&l.Healed, "healed", func(c api.Cluster, there bool) bool {
+		return ready(c, there) && !slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool { return m.Node == dies.Node && m.Phase == api.MemberReady })
+	}); err != nil {
+		return l, err
+	}
+	if _, err := u.Client.DeleteCluster(ctx, name); err != nil {
+		return l, err
+	}
+	return l, timed(&l.Freed, "gone", func(_ api.Cluster, there bool) bool { return !there })
+}
+
+// rest waits until all machines are off and nobody's, and tells what stays.
+func (r *run) rest(ctx context.Context) (left []string, err error) {
+	const patience = 5 * time.Minute
+	for began := time.Now(); ; {
+		if left, err = r.left(ctx); err != nil || len(left) == 0 || time.Since(began) > patience {
+			return left, err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return left, err
+		}
+	}
+}
+
+// left tells what is there that should not be when nobody has a cluster.
+func (r *run) left(ctx context.Context) (left []string, err error) {
+	nodes, err := r.Client.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range nodes {
+		if n.Machine == nil {
+			continue
+		}
+		if record := n.Machine.Record; record.Phase != api.MachineOff || record.Tenant != nil || record.Quarantine != nil {
+			left = append(left, fmt.Sprintf("machine %s is %s: %s", n.Name, record.Phase, record.Message))
+		}
+	}
+	clusters, err := r.Client.Clusters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range clusters {
+		left = append(left, fmt.Sprintf("cluster %s is %s", c.Name, c.Status.Phase))
+	}
+	networks, err := r.Client.Networks(ctx)
+	for _, n := range networks {
+		left = append(left, fmt.Sprintf("network %s is there", n.Name))
+	}
+	return left, err
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
