@@ -78,6 +78,67 @@ func TestAMachineThatBootsForAMemberIsPoweredOffByForceOnly(t *testing.T) {
 	}
 }
 
+// It is a node when a member gets all of it, and does not go off for that.
+func TestAMemberWhoseMachineCantBeStoppedForItIsReplaced(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.in.Tenant = &lifecycle.TenantSeen{Assignment: "a.1", Cluster: "c1", Environment: "debian-mpi", Digest: "sha256:placed"}
+	m.settle()
+	m.want(api.MachineStopping)
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberPreparing {
+		t.Errorf("while its machine stops the member is %+v", o)
+	}
+	m.after(m.in.Deadlines.Stop)
+	m.settle()
+	m.want(api.MachineFailed)
+	if o, told := lifecycle.MemberOnMachine(m.record, "a.1"); !told || o.Phase != api.MemberFailed || !strings.Contains(o.Message, "still not off") {
+		t.Errorf("when its machine can't be stopped the member is %+v", o)
+	}
+}
+
+func TestAMachineThatIsToBeRemovedIsCleanedAfterItsMemberFirst(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.in.InUse = "it runs a member of cluster c1" // until it is clean, which the provisioner must prove
+	m.remove(false)
+	m.want(api.MachineReady)
+	m.released()
+	m.want(api.MachineStopping)
+	m.goDark()
+	m.want(api.MachineCleaning)
+	m.carryOut()
+	m.settle()
+	m.want(api.MachineCleaning)
+	m.in.InUse = ""
+	m.cleaned(lifecycle.CleanSeen{Done: true, Steps: []api.CleanStep{step(api.CleanDone)}})
+	m.wantTenant("")
+	m.goDark()
+	m.goDark() // which is looked at once more before a machine is forgotten
+	if !m.gone {
+		t.Errorf("it is %s: %s", m.record.Phase, m.record.Message)
+	}
+}
+
+func TestAMachineIsRemovedUncleanedByForceOnlyOrIfItCantBeCleaned(t *testing.T) {
+	m := given(t)
+	m.bootUp()
+	m.remove(true)
+	m.want(api.MachineRemoving)
+
+	m = given(t)
+	m.bootUp()
+	m.released()
+	m.goDark()
+	m.remove(false)
+	m.want(api.MachineCleaning)
+	m.carryOut()
+	m.cleaned(lifecycle.CleanSeen{Done: true, Steps: []api.CleanStep{step(api.CleanFailed)}})
+	if m.record.Phase != api.MachineRemoving && !m.gone {
+		t.Errorf("a machine that can't be cleaned is %s: %s", m.record.Phase, m.record.Message)
+	}
+}
+
 // wantCleaned follows a machine that is off after its member: it is cleaned, and nobody's.
 func (m *machine) wantCleaned() {
 	m.t.Helper()

@@ -231,7 +231,7 @@ func (in MachineInput) agentOfThisBoot() bool {
 // atRest is a machine that waits for a request.
 func (in MachineInput) atRest() []MachineOperation {
 	r, req := in.Record, in.Intent.Request
-	if in.Intent.RemoveRequestedAt != nil {
+	if in.Intent.RemoveRequestedAt != nil && !in.cleansFirst() {
 		// Somebody may have pressed its button since it was looked at last. What could not be stopped is given up, and so is a BMC that says nothing.
 		if r.Power != api.PowerUnknown && r.Power != "" && in.Power.ForcesOff && r.Stop == nil {
 			return in.stop(api.MachineRemoving, true, "")
@@ -322,7 +322,7 @@ func (in MachineInput) booting() []MachineOperation {
 // trouble looks for what keeps a boot from going on.
 func (in MachineInput) trouble() []MachineOperation {
 	r := in.Record
-	if in.Intent.RemoveRequestedAt != nil {
+	if in.Intent.RemoveRequestedAt != nil && !in.cleansFirst() {
 		return in.stop(api.MachineRemoving, true, "")
 	}
 	if ops := in.tenantLeaves(); ops != nil {
@@ -420,6 +420,9 @@ func (in MachineInput) fail(problem string) []MachineOperation {
 // ready is a machine in use, or free for it.
 func (in MachineInput) ready() []MachineOperation {
 	r, req := in.Record, in.Intent.Request
+	if ops := in.tenantLeaves(); ops != nil && in.cleansFirst() {
+		return ops
+	}
 	switch {
 	case in.Intent.RemoveRequestedAt != nil && in.InUse != "" && !in.Intent.RemoveForce:
 		message := fmt.Sprintf("removal waits until the machine is free: %s; to remove it now, use --force", in.InUse)

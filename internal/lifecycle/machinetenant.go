@@ -80,6 +80,13 @@ func (in MachineInput) tenantLeaves() []MachineOperation {
 	return nil
 }
 
+// cleansFirst reports whether what a member has, or left, on the machine comes before its removal: who enrolls the machine again would give it to somebody
+// else. A machine that can't be stopped or cleaned is removed as it is, and so is one that is removed by force.
+func (in MachineInput) cleansFirst() bool {
+	r := in.Record
+	return r.Tenant != nil && !in.Intent.RemoveForce && r.Quarantine == nil && !(r.Phase == api.MachineFailed && r.Stop != nil)
+}
+
 // dirty says, in words, whom a machine was given to after whom it has not been cleaned; empty: to nobody.
 func (in MachineInput) dirty() string {
 	if t := in.Record.Tenant; t != nil {
@@ -96,6 +103,8 @@ func MemberOnMachine(r *api.MachineRecord, assignment string) (Observation, bool
 	switch {
 	case !began && r.Quarantine != nil:
 		o.Phase, o.Message = api.MemberFailed, "its machine is "+quarantineText(r.Quarantine)
+	case !began && r.Phase == api.MachineFailed: // it was a node, and could not be stopped
+		o.Phase, o.Message = api.MemberFailed, "its machine failed: "+r.Message
 	case !began:
 		o.Message = "its machine is about to boot"
 	case r.Phase == api.MachineBooting:

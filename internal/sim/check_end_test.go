@@ -44,6 +44,11 @@ func (w *world) checkRest() {
 			}
 		case api.ClusterDegraded, api.ClusterScaling:
 			w.checkNoRoom(site, c)
+		case api.ClusterStarting:
+			if startOf(w.assignmentsOf(c.Name()), lifecycle.DefaultDeadlines()) == lifecycle.DefaultDeadlines().Start {
+				w.fail("rest", "cluster %s is %s (%s) since %s", c.Name(), phase, message, c.Record.ChangedAt)
+			}
+			w.checkNoRoom(site, c) // a whole machine has long to start, and room is waited for as long
 		default:
 			w.fail("rest", "cluster %s is %s (%s) for %s after nothing has gone wrong for %s", c.Name(), phase, message,
 				site.Now.Sub(c.Record.ChangedAt), w.settling())

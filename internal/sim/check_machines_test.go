@@ -89,7 +89,7 @@ func (w *world) checkGone(before api.MachineRecord) {
 		if !b.node.up {
 			b.node.loseDisk()
 		}
-		b.forget()
+		w.checkLeftDirty(b, before)
 	})
 	if before.Phase == api.MachineRemoving && !b.blind { // of the others it is said that they may run on
 		w.checkOff(b, b.really(), "was removed")

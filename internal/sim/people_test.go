@@ -38,6 +38,11 @@ func (w *world) enrol(b *box) {
 func (w *world) remove(b *box, force bool) {
 	if s := w.up(); s != nil {
 		w.trace("%s is to be removed, by force: %t", b.name, force)
+		if m := s.cache.View().Machine(b.name); m != nil && force {
+			w.mu.Lock()
+			w.forced[m.UID()] = true
+			w.mu.Unlock()
+		}
 		_, _, err := s.repo.RequestMachineRemoval(s.ctx, b.name, force, time.Now())
 		if err != nil {
 			w.trace("it can't: %v", err)

@@ -219,6 +219,28 @@ func startOf(all []held, deadlines lifecycle.Deadlines) time.Duration {
 	return deadlines.Start
 }
 
+// checkLeftDirty looks at what is left on a machine that is no longer known. By force it may be anything, and what can't be stopped or cleaned is given up:
+// people know.
+func (w *world) checkLeftDirty(b *box, before api.MachineRecord) {
+	b.mu.Lock()
+	left := b.tenant
+	b.mu.Unlock()
+	b.forget()
+	w.mu.Lock()
+	forced := w.forced[before.UID]
+	w.mu.Unlock()
+	givenUp := before.Quarantine != nil || before.Phase == api.MachineFailed
+	if left != "" && !forced && !givenUp {
+		w.fail("whole", "%s was removed as %s, and has what %s left", b.name, before.Phase, left)
+	}
+}
+
+// assignmentsOf are those of a cluster.
+func (w *world) assignmentsOf(cluster string) (all []held) {
+	w.read(func(m *mirror) { all = m.assignments(m.clusters[cluster].record) })
+	return all
+}
+
 // onItsWay reports whether a machine that a member has whole boots for it, or is about to: its agent is not there yet.
 func (m *mirror) onItsWay(a *api.Assignment) bool {
 	seen, known := m.machines[a.Node]

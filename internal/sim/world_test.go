@@ -94,10 +94,12 @@ type world struct {
 	spell   spell
 	looked  *looked
 
-	mu    sync.Mutex
-	calm  bool // nothing goes wrong any more
-	stats Stats
-	err   *Violation
+	mu   sync.Mutex
+	calm bool // nothing goes wrong any more
+	// forced are the UIDs of machines that were to be removed by force.
+	forced map[string]bool
+	stats  Stats
+	err    *Violation
 }
 
 // run lives through one site. The error is a *Violation: the first check that failed.
@@ -121,7 +123,7 @@ func run(t *testing.T, cfg Config) (stats Stats, err error) {
 
 func newWorld(t *testing.T, cfg Config) *world {
 	w := &world{
-		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), bmcs: fake.NewSite(), stats: newStats(),
+		cfg: cfg, t: t, epoch: time.Now(), inbox: newInbox(), forced: map[string]bool{}, bmcs: fake.NewSite(), stats: newStats(),
 		random: source(cfg.Seed, "rest"), userRandom: source(cfg.Seed, "user"), faultRandom: source(cfg.Seed, "ills"),
 		deviceRandom: source(cfg.Seed, "devices"), blindRandom: source(cfg.Seed, "blind"), rogueRandom: source(cfg.Seed, "rogue"), saveRandom: source(cfg.Seed, "saves"),
 		moveRandom: source(cfg.Seed, "moves"), resizeRandom: source(cfg.Seed, "resizes"), snapshotRandom: source(cfg.Seed, "snapshots"),

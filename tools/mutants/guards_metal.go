@@ -52,6 +52,27 @@ var metalGuards = []Mutant{
 		Test:    "./internal/decision TestAMachineThatBootsForAMemberIsPoweredOffByForceOnly",
 	},
 	{
+		Guard:   "a member whose machine can't be stopped for it is replaced",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "case !began && r.Phase == api.MachineFailed: // it was",
+		Replace: "case false: // it was",
+		Test:    "./internal/decision TestAMemberWhoseMachineCantBeStoppedForItIsReplaced",
+	},
+	{
+		Guard:   "a machine that is to be removed is cleaned after its member first",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "return r.Tenant != nil && !in.Intent.RemoveForce && r.Quarantine == nil",
+		Replace: "return false && r.Tenant != nil && !in.Intent.RemoveForce && r.Quarantine == nil",
+		Test:    "./internal/decision TestAMachineThatIsToBeRemovedIsCleanedAfterItsMemberFirst",
+	},
+	{
+		Guard:   "a machine that can't be cleaned can be removed",
+		File:    "internal/lifecycle/machinetenant.go",
+		Find:    "return r.Tenant != nil && !in.Intent.RemoveForce && r.Quarantine == nil",
+		Replace: "return r.Tenant != nil && !in.Intent.RemoveForce",
+		Test:    "./internal/decision TestAMachineIsRemovedUncleanedByForceOnlyOrIfItCantBeCleaned",
+	},
+	{
 		Guard:   "a machine that restarts under its member is not booted for it again",
 		File:    "internal/lifecycle/machine.go",
 		Find:    "case in.Record.Tenant != nil: // a member",
