@@ -259,8 +259,8 @@ var simGuards = []Mutant{
 	{
 		Guard:   "simulated: a member whose machine could not boot is replaced",
 		File:    "internal/lifecycle/machinetenant.go",
-		Find:    "o.Phase, o.Message = api.MemberFailed, \"its machine failed: \"+r.Message",
-		Replace: "o.Message = \"its machine failed: \" + r.Message",
+		Find:    "case r.Phase == api.MachineFailed:\n\t\to.Phase, o.Message = api.MemberFailed, ",
+		Replace: "case r.Phase == api.MachineFailed:\n\t\to.Phase, o.Message = api.MemberPreparing, ",
 		Test:    simulatedMachines,
 	},
 }

@@ -18,8 +18,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/agent/agenttest"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
-	"github.com/nearmetal/nearmetal/internal/driver/fake"
-	fabricfake "github.com/nearmetal/nearmetal/internal/fabric/fake"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
 	"github.com/nearmetal/nearmetal/internal/trust"
 	"github.com/nearmetal/nearmetal/testbed/fleet"
@@ -129,13 +127,13 @@ func (m *Machines) runAgent(ctx context.Context, s fleet.Stages) (err error) {
 	}
 	off, powerOff := context.WithCancel(ctx)
 	defer powerOff()
-	networks := &fabricfake.Fabric{}
+	member, networks := agenttest.PretendedMachine(off)
 	cfg := agent.Config{
 		Node: api.NodeRecord{
 			Name: w.Name, Underlay: s.Address.Addr().String(), AgentVersion: "simulated", BootGeneration: w.Agent.Generation, InRAM: true,
 		},
 		StateDir: dir, HomeDir: filepath.Join(dir, "home"), Fabric: networks,
-		Drivers:  []driver.Driver{agenttest.Speaking(off, fake.NewMetal(fake.NewHost(), networks))},
+		Drivers:  []driver.Driver{member},
 		Inspect:  func(context.Context) []api.EnvironmentOnNode { return nil },
 		PowerOff: func(context.Context) error { powerOff(); return nil },
 		Images:   booted{},
