@@ -70,7 +70,7 @@ func TestWholeMachinesHaveTheHomeOfTheirUserAndVolumes(t *testing.T) {
 	}
 	s.awaitInspected(names...)
 	s.run("volume", "create", "data", "--size", "64MiB")
-	s.run("cluster", "create", "v1", "--stack", "metal", "--size", "2", "--env", "debian-mpi", "--home", "user", "--volume", "data", "--timeout", "15m")
+	s.run("cluster", "create", "v1", "--stack", "metal", "--size", "2", "--env", "debian-mpi", "--home", "user:128MiB", "--volume", "data", "--timeout", "15m")
 	said := s.in("v1", "v1-0", "echo from v1-0 >~/note && hostname >/volumes/data/one && stat -c '%U %u %n' ~/note /volumes/data/one && findmnt -no FSTYPE /home")
 	if want := "hpc 1000 /home/hpc/note\nhpc 1000 /volumes/data/one\nnfs4\n"; said != want {
 		t.Errorf("v1-0 says %q, want %q", said, want)

@@ -115,6 +115,13 @@ var machineVolumeGuards = []Mutant{
 		Test:    "./internal/agent TestNoVolumesAreKeptInMemory",
 	},
 	{
+		Guard:   "a machine is on its VLAN before its member needs volumes",
+		File:    "internal/fabric/whole/whole.go",
+		Find:    "\t\t\tf.join(n)\n",
+		Replace: "",
+		Test:    "./internal/fabric/whole TestAMachineIsOnItsVLANBeforeItsMemberBegins",
+	},
+	{
 		Guard:   "a volume that is to be read is read-only on a machine",
 		File:    "internal/driver/metal/volumes.go",
 		Find:    "\tif !v.ReadOnly {\n",

@@ -35,7 +35,7 @@ var _ fabric.Fabric = (*Fabric)(nil)
 // New returns the fabric of a machine that booted by the interface with a MAC address.
 func New(boot string) *Fabric { return &Fabric{boot: strings.ToLower(boot), kind: "device"} }
 
-// Apply implements fabric.Fabric: ports that are in none of the networks leave their interfaces.
+// Apply implements fabric.Fabric: ports that are in none of the networks leave their interfaces, and those on VLANs come to theirs.
 func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 	if err := fabric.Validate(networks); err != nil {
 		return err
@@ -51,7 +51,22 @@ func (f *Fabric) Apply(ctx context.Context, networks []fabric.Network) error {
 		}
 	}
 	f.applied = slices.Clone(networks)
+	for _, n := range networks {
+		if n.OnVLAN() {
+			f.join(n)
+		}
+	}
 	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// join gives the interfaces that are on a VLAN of the switches their addresses before the member begins, which needs volumes that are served there. Such a port has
+// the MAC address of its interface. What fails is for Attach to tell.
+func (f *Fabric) join(n fabric.Network) {
+	for _, p := range n.Ports {
+		if link, err := f.linkAt(fabric.NormalMAC(p.MAC), p.MAC); err == nil {
+			_ = f.setUp(link, n, p)
+		}
+	}
 }
 
 // Attach implements fabric.Attacher. The place is of kind PortPF. It names an interface by the MAC address that the interface was made with; "" is the one

@@ -162,3 +162,24 @@ func TestAPortThatTheMachineCanNotHaveIsRefused(t *testing.T) {
 		}
 	})
 }
+
+func TestAMachineIsOnItsVLANBeforeItsMemberBegins(t *testing.T) {
+	inMachine(t, func(f *Fabric) {
+		networks, _ := oneNetwork()
+		networks[0].Ports[0].MAC = dataMAC
+		there := func() bool {
+			_, _, _, address := has(t, "data0")
+			return address
+		}
+		if err := f.Apply(t.Context(), networks); err != nil || there() {
+			t.Errorf("on a shared network: %v, and the address is there: %v", err, there())
+		}
+		networks[0].Technology, networks[0].VLAN = api.TechnologyVLAN, 120
+		if err := f.Apply(t.Context(), networks); err != nil || !there() {
+			t.Errorf("on a VLAN: %v, and the address is there: %v", err, there())
+		}
+		if err := f.Apply(t.Context(), nil); err != nil || there() {
+			t.Errorf("without the network: %v, and the address is there: %v", err, there())
+		}
+	})
+}
