@@ -82,6 +82,8 @@ type ApplyResult struct {
 	Applied bool `json:"applied"`
 	// Cluster is the cluster after it; nil for a dry run of one that does not exist.
 	Cluster *Cluster `json:"cluster,omitempty"`
+	// Machines say, for a dry run of a new cluster of whole machines, whether each machine would fit, in the order in which they would be taken.
+	Machines []MachineFit `json:"machines,omitempty"`
 }
 
 // Explanation tells why a cluster is where it is.

@@ -113,7 +113,11 @@ func (s *Server) applyNew(ctx context.Context, want manifest.Cluster, dryRun boo
 		})
 	}
 	if dryRun {
-		return &body[api.ApplyResult]{api.ApplyResult{Steps: steps}}, nil
+		machines, err := s.cfg.Explainer.Machines(intent)
+		if err != nil {
+			return nil, err
+		}
+		return &body[api.ApplyResult]{api.ApplyResult{Steps: steps, Machines: machines}}, nil
 	}
 	c, err := s.storeCluster(ctx, intent)
 	if err != nil {

@@ -14,6 +14,8 @@ import (
 type Explainer interface {
 	Explain(name string) (api.Explanation, error)
 	Queue() ([]api.Waiting, error)
+	// Machines says whether the groups of a cluster to be that need whole machines could have each machine now; nothing for other groups.
+	Machines(intent api.ClusterIntent) ([]api.MachineFit, error)
 	// CanGrow tells whether the members that a cluster should have would all have room now; a NoRoom says what is short.
 	CanGrow(intent api.ClusterIntent) error
 	// CanMove tells whether the next member that is to move would have room on another node now; a NoRoom says what is short.

@@ -33,8 +33,9 @@ does not exist is created; an existing one is changed. The plan is printed first
   - what is removed
   = what stays
 
-If any change is impossible, the file is refused and nothing is changed. With --dry-run, the command only prints the plan. A NAME guards
-against the wrong file: it has to be the name in the file.`,
+If any change is impossible, the file is refused and nothing is changed. With --dry-run, the command only prints the plan, and
+for a new cluster of whole machines, whether each machine would fit and why. A NAME guards against the wrong file: it has to be the name in the
+file.`,
 		Example: `  nearmetal cluster apply -f c1.yaml --dry-run
   nearmetal cluster apply c1 -f c1.yaml`,
 		ValidArgsFunction: a.completeClusters(1),
@@ -86,6 +87,9 @@ func (a *app) apply(ctx context.Context, name string, req api.ClusterRequest, f 
 	}
 	if *out == formatTable {
 		printSteps(a.Streams.Out, plan.Steps)
+		if f.dryRun {
+			printMachineFits(a.Streams.Out, plan.Machines)
+		}
 	}
 	if f.dryRun || !changes(plan.Steps) {
 		return out.print(a.Streams.Out, plan, func(io.Writer) {})

@@ -96,6 +96,19 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	return out, nil
 }
 
+// Machines says whether the groups of a cluster to be that need whole machines could have each machine now. There are none for other groups.
+func (e *Explainer) Machines(intent api.ClusterIntent) ([]api.MachineFit, error) {
+	if !slices.ContainsFunc(intent.Spec.Groups, func(g api.Group) bool { return placement.Whole(g.Stack) }) {
+		return nil, nil
+	}
+	site := e.site()
+	p, err := site.plan(nil, e.Offers)
+	if err != nil {
+		return nil, err
+	}
+	return p.machines(&state.Cluster{Intent: intent}), nil
+}
+
 // CanGrow reports whether the cluster, with its intent changed to this, would get the room that it then asks for: nil, or a *NoRoom.
 func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	return e.canGet(intent, lifecycle.NeedScale)

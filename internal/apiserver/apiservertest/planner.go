@@ -95,6 +95,17 @@ func (e *Explainer) CanGrow(intent api.ClusterIntent) error {
 	return e.noRoom
 }
 
+// Machines returns one machine that fits for each group of whole machines.
+func (e *Explainer) Machines(intent api.ClusterIntent) ([]api.MachineFit, error) {
+	var fits []api.MachineFit
+	for _, g := range intent.Spec.Groups {
+		if g.Stack == api.StackMetal {
+			fits = append(fits, api.MachineFit{Group: g.Name, Node: "b1", Fits: true, Reason: "off"})
+		}
+	}
+	return fits, nil
+}
+
 // CanResize returns what was set.
 func (e *Explainer) CanResize(intent api.ClusterIntent) error { return e.CanGrow(intent) }
 
