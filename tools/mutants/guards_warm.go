@@ -27,7 +27,7 @@ var warmGuards = []Mutant{
 		Guard:   "a machine that an operator has switched off is not woken to wait",
 		File:    "internal/lifecycle/machinewarm.go",
 		Find:    "return off || held ||",
-		Replace: "return held ||",
+		Replace: "return off && false || held ||",
 		Test:    "./internal/decision TestAMachineIsWokenWhileTooFewWait",
 	},
 	{
@@ -146,7 +146,7 @@ var warmGuards = []Mutant{
 		Guard:   "a machine whose firmware is not on the list is quarantined",
 		File:    "internal/lifecycle/machinefirmware.go",
 		Find:    "case in.FirmwareProblem != \"\" && ours:",
-		Replace: "case false:",
+		Replace: "case false && ours:",
 		Test:    "./internal/decision TestAMachineWhoseFirmwareIsNotOnTheListIsQuarantinedUntilItIs",
 	},
 	{
@@ -160,7 +160,7 @@ var warmGuards = []Mutant{
 		Guard:   "an operator's quarantine is not one for firmware",
 		File:    "internal/lifecycle/machinefirmware.go",
 		Find:    "!= \"\" && ours:",
-		Replace: "!= \"\":",
+		Replace: "!= \"\" && (ours || true):",
 		Test:    "./internal/decision TestWhatAnOperatorHasQuarantinedStaysSoWhateverItsFirmware",
 	},
 	{
