@@ -243,7 +243,9 @@ func (u user) cluster(ctx context.Context, name string) (l Life, err error) {
 	}
 	u.Machines.Fail(i)
 	if err := timed(&l.Healed, "healed", func(c api.Cluster, there bool) bool {
-		return ready(c, there) && !slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool { return m.Node == dies.Node && m.Phase == api.MemberReady })
+		return ready(c, there) && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
+			return m.Name == dies.Name && m.Rank == dies.Rank && m.Node != dies.Node && m.Phase == api.MemberReady
+		})
 	}); err != nil {
 		return l, err
 	}
