@@ -29,7 +29,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help gpuremote test-gpuremote build member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help gpuremote test-gpuremote build build-uncleaned member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,14 @@ test-guest: setup build ## test in emulated Debian guests: the container stack u
 	$(IN_GUEST) -run '$(GUEST_TESTS)' $(GUEST_UNITS)
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -count=1 -run '^TestCommitsSurviveAPowerCut$$' ./testbed/powercut
 
+# A program whose boot agent says that it cleaned a machine and erases nothing: with it a test shows that its search finds what a tenant left.
+UNCLEANED = $(CURDIR)/.build/uncleaned
+build-uncleaned: build
+	@mkdir -p $(UNCLEANED)
+	$(GO) build -tags uncleaned -ldflags='-s -w' -o $(UNCLEANED)/nearmetal-boot ./cmd/nearmetal-boot
+	echo '{"Replace": {"$(CURDIR)/$(BOOT)": "$(UNCLEANED)/nearmetal-boot"}}' >$(UNCLEANED)/overlay.json
+	$(GO) build -overlay $(UNCLEANED)/overlay.json -ldflags='$(LDFLAGS)' -o bin/nearmetal-uncleaned ./cmd/nearmetal
+
 # A tour of two machines that were off: one with BIOS and Redfish, one with UEFI and IPMI. Three minutes, and as many as the packages of the
 # environment take to arrive.
 BOOT_TESTS ?= TestMachinesThatWereOff|TestAClusterWithSlurm
@@ -140,7 +148,7 @@ test-boot: setup build ## boot two emulated machines over the network and run a 
 # All that needs emulated machines: each kind of power control with each kind of firmware, strangers, every fault, hosts of virtual machines. One
 # package after the other, because memory for the machines is what a computer has least of.
 TESTBED_TESTS ?= .
-test-testbed: setup build ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
+test-testbed: setup build build-uncleaned ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
 	@$(MAKE) --no-print-directory qemu10
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./tests/boot

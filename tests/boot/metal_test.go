@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -61,20 +62,50 @@ func TestMachinesThatWereOffBecomeAClusterOfWholeMachines(t *testing.T) {
 	}
 }
 
-// Two users in turn on one machine: the first, as root, fills its disks, and the second finds nothing of it, from inside and from outside.
+// Two users in turn on one machine: the first, as root, fills its disks and leaves variables in its firmware, and the second finds nothing of it, from inside
+// and from outside.
 func TestTheSecondUserOfAMachineFindsNothingOfTheFirst(t *testing.T) {
-	s := newSite(t, []vdc.MachineConfig{
+	found := secondUser(t, "nearmetal")
+	if found.outside != [2]int{} {
+		t.Errorf("%v traces of the first user are on the disks", found.outside)
+	}
+	if found.disks != 0 || found.variables != 0 {
+		t.Errorf("the second user finds %d traces on the disks and %d in the firmware", found.disks, found.variables)
+	}
+}
+
+// The same search, where the machine says that it was cleaned and was not: it finds all that the first user left.
+func TestTheSecondUserOfAMachineThatWasNotCleanedFindsTheFirst(t *testing.T) {
+	found := secondUser(t, "nearmetal-uncleaned")
+	if found.outside[0] < 1000 || found.outside[1] < 1000 || found.disks < 1000 || found.variables != 1 {
+		t.Errorf("the search finds %+v of a machine that was not cleaned: it is no proof", found)
+	}
+}
+
+// leftovers are the traces of the first user: on each disk from outside, and what the second user finds on all disks and in the firmware's variables.
+type leftovers struct {
+	outside          [2]int
+	disks, variables int
+}
+
+// secondUser gives a machine to two users in turn, and looks for what the first one left.
+func secondUser(t *testing.T, program string) (found leftovers) {
+	t.Helper()
+	s := newSiteOf(t, program, []vdc.MachineConfig{
 		{Name: "b1", Firmware: api.FirmwareUEFI, MemoryMiB: memoryMiB, DiskBytes: []int64{96 << 20, 64 << 20}, NVMe: true},
 	})
 	s.enrollInspected("b1", api.PowerRedfish)
 	s.awaitInspected("b1")
-	const disks = "/dev/nvme0n1 /dev/vda"
+	const disks, variables = "/dev/nvme0n1 /dev/vda", "/sys/firmware/efi/efivars"
+	const mounted = "{ modprobe efivarfs; mountpoint -q " + variables + " || mount -t efivarfs efivarfs " + variables + "; }"
 	s.run("cluster", "create", "first", "--stack", "metal", "--env", "debian-mpi")
 	if name := strings.TrimSpace(s.run("cluster", "ssh", "first", "--", "id -un")); name != "hpc" {
 		t.Errorf("who does not ask for root is %q", name)
 	}
 	wrote := s.run("cluster", "ssh", "first", "--root", "--",
-		"id -un; for d in "+disks+"; do test -b $d || { echo no $d; ls /sys/block; continue; }; yes '"+secret+"' | dd of=$d bs=1M iflag=fullblock 2>&1; done; sync")
+		"id -un; for d in "+disks+"; do test -b $d || { echo no $d; ls /sys/block; continue; }; yes '"+secret+"' | dd of=$d bs=1M iflag=fullblock 2>&1; done; sync; "+
+			// Attributes come before a variable's content (Linux, Documentation/filesystems/efivarfs.rst): 7 is one that lasts.
+			mounted+" && printf '\\007\\000\\000\\000"+secret+"' >"+variables+"/TenantNote-"+tenantGUID)
 	t.Logf("the first user wrote: %s", wrote)
 	for n := range 2 {
 		if left := leftOn(t, s.disk("b1", n)); left < 1000 {
@@ -84,16 +115,20 @@ func TestTheSecondUserOfAMachineFindsNothingOfTheFirst(t *testing.T) {
 	s.run("cluster", "delete", "first", "--yes")
 	s.waitUntil("b1", "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil })
 	for n := range 2 {
-		if left := leftOn(t, s.disk("b1", n)); left != 0 {
-			t.Errorf("%d traces of the first user are on disk %d", left, n)
-		}
+		found.outside[n] = leftOn(t, s.disk("b1", n))
 	}
 	s.run("cluster", "create", "second", "--stack", "metal", "--env", "debian-mpi")
-	found := s.run("cluster", "ssh", "second", "--root", "--", "cat "+disks+" | grep -c '"+secret+"'; ls -A /home/hpc /dev/shm /tmp | grep -v :")
-	if strings.TrimSpace(found) != "0" {
-		t.Errorf("the second user finds %q", found)
+	search := s.run("cluster", "ssh", "second", "--root", "--",
+		mounted+" && cat "+disks+" | grep -ac '"+secret+"'; grep -rls '"+secret+"' "+variables+" | wc -l; ls -A /home/hpc /dev/shm /tmp | grep -v :")
+	if _, err := fmt.Sscan(search, &found.disks, &found.variables); err != nil {
+		t.Fatalf("the second user's search says %q: %v", search, err)
+	}
+	t.Logf("the second user finds %+v; in its homes and its memory-backed folders: %q", found, strings.Fields(search)[2:])
+	if len(strings.Fields(search)) > 2 {
+		t.Errorf("the second user finds files: %q", search)
 	}
 	s.run("cluster", "delete", "second", "--yes")
+	return found
 }
 
 // A machine loses its power under its member, hangs, or is cut off: another takes its place, with the same name and rank, and the first one is off and cleaned

@@ -60,8 +60,18 @@ type site struct {
 // test.
 func newSite(t *testing.T, machines []vdc.MachineConfig, args ...string) *site {
 	t.Helper()
+	return newSiteOf(t, "nearmetal", machines, args...)
+}
+
+// newSiteOf is newSite with another program of the same folder: one that was built to fail.
+func newSiteOf(t *testing.T, program string, machines []vdc.MachineConfig, args ...string) *site {
+	t.Helper()
 	needTestbed(t)
 	s := prepare(t, machines, args)
+	s.program = filepath.Join(filepath.Dir(s.program), program)
+	if _, err := os.Stat(s.program); err != nil {
+		t.Fatalf("%v; run: make build-uncleaned", err)
+	}
 	s.connect()
 	s.copyTemplate()
 	s.start()

@@ -79,7 +79,7 @@ func (m *Machine) Clean(ctx context.Context, order boot.CleanOrder, progress *Pr
 	report = append(report, m.planFirmware(order), m.planTPM(), memory(order))
 	progress.begin(report, order.DryRun)
 	if !order.DryRun {
-		m.carryOut(ctx, order, steps, progress, firmware, tpm)
+		m.erase(ctx, order, steps, progress, firmware, tpm)
 	}
 	progress.end()
 }
