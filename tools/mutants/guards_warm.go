@@ -138,8 +138,8 @@ var warmGuards = []Mutant{
 	{
 		Guard:   "groups with other disks are other shapes",
 		File:    "internal/admission/order.go",
-		Find:    "g.Display, disksKey(g.LocalDisks),",
-		Replace: "g.Display, disksKey(nil),",
+		Find:    "g.Ends, disksKey(g.LocalDisks),",
+		Replace: "g.Ends, disksKey(nil),",
 		Test:    "./internal/admission TestGroupsWithOtherDisksAreOtherShapes",
 	},
 	{
