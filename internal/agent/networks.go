@@ -70,7 +70,7 @@ func (n *networks) holds(index int) bool {
 func (a *Agent) wantedNetworks() []fabric.Network {
 	needed := map[int]map[string]bool{}
 	for id, m := range a.members {
-		if m.want == nil || m.silent() {
+		if m.want == nil || m.silent() && !a.bringsBackBy(m) {
 			continue
 		}
 		for _, network := range m.want.Networks {

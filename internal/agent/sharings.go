@@ -180,6 +180,12 @@ func (a *Agent) reaches(m *memberState) bool {
 	})
 }
 
+// bringsBackBy reports whether volumes of other nodes are still there that a member with the whole machine has by its own network.
+func (a *Agent) bringsBackBy(m *memberState) bool {
+	s := a.sharings.states[m.want.Assignment.ClusterUID]
+	return m.want.Assignment.Whole && s != nil && s.found != nil && len(s.found.Reaches) > 0
+}
+
 // bringsBack reports whether what members wrote to volumes of other nodes is still on its way there.
 func (a *Agent) bringsBack() bool {
 	for _, s := range a.sharings.states {

@@ -489,3 +489,25 @@ func TestAMachineGoesOffOnceVolumesOfOtherNodesAreGivenBack(t *testing.T) {
 	}
 	<-off
 }
+
+// The network of a whole machine stays until its volumes are given back, which go by it. That of others does not: theirs go by another way.
+func TestTheNetworkOfAWholeMachineStaysUntilItsVolumesAreGivenBack(t *testing.T) {
+	for _, whole := range []bool{true, false} {
+		crossing := fake.NewCrossing()
+		a := withSharing(t, fake.NewDisk(1<<40), crossing)
+		m := farMember(t, a)
+		m.want.Assignment.Whole, m.want.Networks = whole, []api.Network{{UID: "u1", Index: 7}}
+		a.desired = sharing(client(true))
+		a.desired.Networks = []fabric.Network{{Network: m.want.Networks[0]}}
+		a.wantSharings(a.desired)
+		settleSharings(t, a)
+		m.want.Release, m.cleaned = true, true
+		if got := len(a.wantedNetworks()); got != map[bool]int{true: 1, false: 0}[whole] {
+			t.Errorf("whole: %v: while its volume is attached, %d networks are wanted", whole, got)
+		}
+		settleSharings(t, a)
+		if got := a.wantedNetworks(); len(got) > 0 {
+			t.Errorf("whole: %v: once it is given back, %+v are wanted", whole, got)
+		}
+	}
+}

@@ -141,8 +141,12 @@ func TestWholeMachinesHaveVolumesOverAVLANOnly(t *testing.T) {
 		req  api.ClusterRequest
 		at   string
 	}{
-		{s, volume, ""}, {s, home, ""}, {s, sized, ""},
-		{shared, volume, "volumes[0]"}, {shared, home, "home"}, {shared, sized, "home"},
+		{s, volume, ""},
+		{s, home, ""},
+		{s, sized, ""},
+		{shared, volume, "volumes[0]"},
+		{shared, home, "home"},
+		{shared, sized, "home"},
 		{s, metal(func(r *api.ClusterRequest) { r.Technology, r.Volumes = api.TechnologyVXLAN, volume.Volumes }), "volumes[0]"},
 		{shared, metal(func(r *api.ClusterRequest) { r.Home = api.ClusterHome{Kind: api.HomeNone} }), ""},
 		{shared, metal(func(*api.ClusterRequest) {}), ""}, // whose home is its own, whatever the site's default

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
@@ -115,13 +116,31 @@ func whereaboutsOf(c *state.Cluster) whereabouts {
 	return w
 }
 
-// reaching are the nodes that others reach over the cluster's networks.
+// reaching are the nodes that others reach over the cluster's networks by tunnels or trunks. Whole machines are not among them.
 func (w *whereabouts) reaching() map[string]bool {
 	all := maps.Clone(w.peers)
 	for node := range w.servers {
 		all[node] = true
 	}
+	for i := range w.held {
+		if w.held[i].Whole {
+			delete(all, w.held[i].Node)
+		}
+	}
 	return all
+}
+
+// addMachines adds where whole machines are on the underlay, as far as they are there. They are no tunnel's end, so nothing waits for those that boot; others
+// know them by that on VLANs.
+func (d *desiredStates) addMachines(view *state.View, c *state.Cluster, addresses map[string]tunnelEnd) {
+	for a := range c.All() {
+		if !a.Whole {
+			continue
+		}
+		if address, err := netip.ParseAddr(reportedBy(view, a.Node).underlay); err == nil {
+			addresses[a.Node] = tunnelEnd{address: address}
+		}
+	}
 }
 
 // render computes what a cluster has on every node it is on. With an error it is incomplete, in that peers are missing, or nil. before is
@@ -139,6 +158,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 		return rendered{}, err
 	}
 	addresses, incomplete := d.addressesOf(view, w.reaching())
+	d.addMachines(view, c, addresses)
 	for node := range w.nodes {
 		p := part{}
 		if w.peers[node] {

@@ -122,6 +122,20 @@ var machineVolumeGuards = []Mutant{
 		Test:    "./internal/fabric/whole TestAMachineIsOnItsVLANBeforeItsMemberBegins",
 	},
 	{
+		Guard:   "the network of a machine stays until its volumes are given back",
+		File:    "internal/agent/networks.go",
+		Find:    " && !a.bringsBackBy(m) {",
+		Replace: " {",
+		Test:    "./internal/agent TestTheNetworkOfAWholeMachineStaysUntilItsVolumesAreGivenBack",
+	},
+	{
+		Guard:   "a machine's address stays after its member, until its network goes",
+		File:    "internal/fabric/whole/whole.go",
+		Find:    " == id && !n.OnVLAN() {",
+		Replace: " == id {",
+		Test:    "./internal/fabric/whole TestAMachineIsOnItsVLANBeforeItsMemberBegins",
+	},
+	{
 		Guard:   "a volume that is to be read is read-only on a machine",
 		File:    "internal/driver/metal/volumes.go",
 		Find:    "\tif !v.ReadOnly {\n",

@@ -144,14 +144,14 @@ func (f *Fabric) isBoot(l netlink.Link) bool {
 	return l.Attrs().PermHWAddr.String() == f.boot || l.Attrs().HardwareAddr.String() == f.boot
 }
 
-// Detach implements fabric.Attacher.
+// Detach implements fabric.Attacher. An address on a VLAN stays until its network goes: volumes are given back by it after the member has ended.
 func (f *Fabric) Detach(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var errs []error
 	for _, n := range f.applied {
 		for _, p := range n.Ports {
-			if fabric.AssignmentOf(p.ID) == id {
+			if fabric.AssignmentOf(p.ID) == id && !n.OnVLAN() {
 				errs = append(errs, f.remove(n, p))
 			}
 		}

@@ -178,6 +178,9 @@ func TestAMachineIsOnItsVLANBeforeItsMemberBegins(t *testing.T) {
 		if err := f.Apply(t.Context(), networks); err != nil || !there() {
 			t.Errorf("on a VLAN: %v, and the address is there: %v", err, there())
 		}
+		if err := f.Detach(t.Context(), networks[0].Ports[0].ID); err != nil || !there() {
+			t.Errorf("after the member: %v, and the address is there: %v", err, there())
+		}
 		if err := f.Apply(t.Context(), nil); err != nil || there() {
 			t.Errorf("without the network: %v, and the address is there: %v", err, there())
 		}
