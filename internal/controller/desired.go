@@ -166,7 +166,7 @@ func (d *desiredStates) touched(view *state.View, dirty map[string]bool) []strin
 	}
 	nodes, left := state.Diff(d.last.Nodes, view.Nodes, func(n *state.Node) string { return n.Name })
 	for _, n := range append(nodes, left...) {
-		if reportedBy(d.last, n.Name) == reportedBy(view, n.Name) {
+		if reportedBy(d.last, n.Name) == reportedBy(view, n.Name) && bootedFor(d.last, n.Name) == bootedFor(view, n.Name) {
 			continue
 		}
 		for _, c := range view.ClustersOnNode(n.Name) {

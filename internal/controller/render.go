@@ -81,6 +81,8 @@ type whereabouts struct {
 	lost         map[string]bool
 	// servers are the nodes that serve volumes on the cluster's own network, each with a claim that says so.
 	servers map[string]*api.VolumeClaim
+	// returning are whole machines that were let go of and still run: what was written there goes back to volumes, over the cluster's own network.
+	returning map[string]bool
 	// together are those that were let go of with the whole cluster, and not before it. Cutting them off one from another first would only
 	// take time.
 	together map[string]bool
@@ -154,6 +156,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	if len(w.nodes) == 0 {
 		return next, nil
 	}
+	w.returning = returning(view, c, w.lost)
 	if err := d.renderFiles(view, c, w.held, before, &next); err != nil {
 		return rendered{}, err
 	}
@@ -175,7 +178,7 @@ func (d *desiredStates) render(view *state.View, c *state.Cluster, before render
 	}
 	next.addMembers(view, c, w)
 	next.addServers(c, w, addresses)
-	next.ports = fabricPorts(view.Network, w.held)
+	next.ports = fabricPorts(view.Network, w.onFabrics(c))
 	return next, incomplete
 }
 
@@ -190,7 +193,39 @@ func endsOf(c *state.Cluster, network api.Network, w whereabouts, addresses map[
 	return on
 }
 
-// fabricPorts are the ports on fabrics of what is held. What was lost or let go is cut off.
+// returning are the whole machines of a cluster that were let go of, and not lost, and run what they were booted for while they give volumes back.
+func returning(view *state.View, c *state.Cluster, lost map[string]bool) map[string]bool {
+	all := map[string]bool{}
+	for a := range c.Releasing() {
+		served := slices.ContainsFunc(a.Volumes, func(v api.VolumeClaim) bool { return v.Server.IsValid() })
+		if a.Whole && served && !lost[a.ID] && bootedFor(view, a.Node) == a.ID {
+			all[a.ID] = true
+		}
+	}
+	return all
+}
+
+// bootedFor is the member that a machine was booted for and still runs for, as far as is stored, "" for none.
+func bootedFor(view *state.View, node string) string {
+	m := view.Machine(node)
+	if m == nil || m.Record == nil || m.Record.Boot == nil || m.Record.Phase != api.MachineReady && m.Record.Phase != api.MachineStopping {
+		return ""
+	}
+	return m.Record.Boot.Member
+}
+
+// onFabrics are the assignments that have their ports on fabrics: what is held, and what gives volumes back.
+func (w *whereabouts) onFabrics(c *state.Cluster) []api.Assignment {
+	all := slices.Clone(w.held)
+	for a := range c.Releasing() {
+		if w.returning[a.ID] {
+			all = append(all, *a)
+		}
+	}
+	return all
+}
+
+// fabricPorts are the ports on fabrics of assignments. What was lost or let go is cut off.
 func fabricPorts(network func(uid string) *api.Network, held []api.Assignment) []fabricPort {
 	var ports []fabricPort
 	for i := range held {
@@ -257,7 +292,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		p := r.byNode[a.Node]
 		p.members = append(p.members, m)
 		if !a.Saved && (!w.lost[a.ID] || w.together[a.ID]) { // whatever still runs of a lost one is cut off at once, before it is stopped; a saved one has none
-			r.addPorts(&a, !m.Release || w.together[a.ID])
+			r.addPorts(&a, !m.Release || w.together[a.ID] || w.returning[a.ID])
 			if !m.Release {
 				r.addCarrier(&a)
 			}

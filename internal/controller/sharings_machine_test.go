@@ -120,3 +120,47 @@ func TestTheNodeOfAVolumeIsOnTheNetworkOfWholeMachines(t *testing.T) {
 		t.Error("the volume's node has another address, and nobody is told")
 	}
 }
+
+// A machine that was let go of stays in its VLAN while it gives volumes back, and leaves it once it is off. One that was lost is cut off at once.
+func TestAWholeMachineStaysInItsVLANWhileItGivesVolumesBack(t *testing.T) {
+	w := newSwitched(t)
+	w.askWhole("first", 1, api.TechnologyVLAN)
+	view := w.passes("placed", placed("first"))
+	a := only(t, view.Cluster("first"))
+	a.Volumes = []api.VolumeClaim{{UID: "v", Name: "v", Path: "/data", Node: "n2", Server: netip.MustParseAddr("10.64.16.9")}}
+	record := cloned(view.Cluster("first").Record)
+	record.Chunks = nil
+	record.Generation++
+	w.view(w.leader.Commit(t.Context(), view.Cluster("first"), state.Write{Record: record, Add: []state.Batch{{Assignments: []api.Assignment{a}}}}))
+	machine := func(phase api.MachinePhase) {
+		m := w.cache.View().Machine("n1")
+		w.view(w.leader.CommitMachine(t.Context(), m, state.MachineWrite{Record: api.MachineRecord{
+			Name: "n1", UID: m.UID(), Index: 0, Phase: phase, Power: api.PowerOn, Boot: &api.Boot{Purpose: api.BootMember, Member: a.ID},
+			Tenant: &api.MachineTenant{Assignment: a.ID, Cluster: "first"},
+		}}))
+	}
+	machine(api.MachineReady)
+	w.passes("in its VLAN", func(*state.View) bool { return len(w.tables.Networks()) == 2 })
+	w.release(w.cache.View().Cluster("first"))
+	for range 3 {
+		w.mustPass()
+	}
+	w.mustHave("100:sw/a", "4096:sw/m1")
+	machine(api.MachineStopping)
+	for range 3 {
+		w.mustPass()
+	}
+	w.mustHave("100:sw/a", "4096:sw/m1")
+	machine(api.MachineOff)
+	w.passes("out of its VLAN", func(*state.View) bool { return len(w.tables.Networks()) == 1 })
+	w.mustHave("4096:sw/m1")
+
+	c := w.cache.View().Cluster("first")
+	machine(api.MachineReady)
+	if got := returning(w.cache.View(), c, map[string]bool{}); !got[a.ID] {
+		t.Errorf("giving back are %v, want %s", got, a.ID)
+	}
+	if got := returning(w.cache.View(), c, map[string]bool{a.ID: true}); got[a.ID] {
+		t.Error("a machine that was lost may give something back")
+	}
+}

@@ -136,6 +136,27 @@ var machineVolumeGuards = []Mutant{
 		Test:    "./internal/fabric/whole TestAMachineIsOnItsVLANBeforeItsMemberBegins",
 	},
 	{
+		Guard:   "a machine stays in its VLAN while it gives volumes back",
+		File:    "internal/controller/render.go",
+		Find:    "next.ports = fabricPorts(view.Network, w.onFabrics(c))",
+		Replace: "next.ports = fabricPorts(view.Network, w.held)",
+		Test:    "./internal/controller TestAWholeMachineStaysInItsVLANWhileItGivesVolumesBack",
+	},
+	{
+		Guard:   "a machine leaves its VLAN once it is off",
+		File:    "internal/controller/desired.go",
+		Find:    " && bootedFor(d.last, n.Name) == bootedFor(view, n.Name) {",
+		Replace: " {",
+		Test:    "./internal/controller TestAWholeMachineStaysInItsVLANWhileItGivesVolumesBack",
+	},
+	{
+		Guard:   "a machine that was lost gives nothing back",
+		File:    "internal/controller/render.go",
+		Find:    "a.Whole && served && !lost[a.ID] && ",
+		Replace: "a.Whole && served && ",
+		Test:    "./internal/controller TestAWholeMachineStaysInItsVLANWhileItGivesVolumesBack",
+	},
+	{
 		Guard:   "a volume that is to be read is read-only on a machine",
 		File:    "internal/driver/metal/volumes.go",
 		Find:    "\tif !v.ReadOnly {\n",
