@@ -124,7 +124,7 @@ var pinGuards = []Mutant{
 	{
 		Guard:   "members that are let go are not reached from other nodes",
 		File:    "internal/controller/render.go",
-		Find:    "!m.Release || w.together[a.ID])",
+		Find:    "!m.Release || w.together[a.ID] || w.returning[a.ID])",
 		Replace: "true)",
 		Test:    "./internal/controller TestAMemberThatIsLetGoIsNotReachedThoughItsNodeStaysAPeer",
 	},
