@@ -40,7 +40,9 @@ func (l *spoken) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, "", ok
 }
 
-func (*spoken) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
+func (*spoken) Volumes(string) ([]volume.State, []string, bool)           { return nil, nil, true }
+func (*spoken) OnMachine(*api.Assignment) (api.MemberPhase, string, bool) { return "", "", false }
+
 func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (*spoken) Mounted(*api.Assignment) (int64, string)         { return 0, "" }

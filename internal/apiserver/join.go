@@ -14,6 +14,7 @@ import (
 // Observed is the reading side of Live: what joining needs.
 type Observed interface {
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	OnMachine(a *api.Assignment) (phase api.MemberPhase, message string, told bool)
 	Boot(a *api.Assignment) string
 	Size(a *api.Assignment) (number int64, unsized string)
 	Mounted(a *api.Assignment) (number int64, unmounted string)
@@ -262,6 +263,10 @@ func joinSpare(record *api.ClusterRecord, a *api.Assignment, seen Observed) api.
 // joinMember adds what the member's node says. settled tells that the cluster has been ready with it.
 func joinMember(record *api.ClusterRecord, a *api.Assignment, seen Observed, settled bool) api.MemberStatus {
 	m := newMember(record, a)
+	if phase, message, told := seen.OnMachine(a); told {
+		m.Phase, m.Message = phase, message
+		return m
+	}
 	node, _, trouble := seen.Node(a.Node)
 	phase, message, ok := seen.Member(a)
 	switch {

@@ -33,6 +33,10 @@ func (observed) Volumes(string) ([]volume.State, []string, bool) { return nil, n
 func (observed) Boot(*api.Assignment) string                     { return "" }
 func (observed) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (observed) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
+func (o observed) OnMachine(a *api.Assignment) (api.MemberPhase, string, bool) {
+	return api.MemberPreparing, "its machine boots", a.ByProvisioner() && a.Node == "booting"
+}
+
 func (observed) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (o observed) Node(name string) (api.NodePhase, time.Time, string) {
@@ -268,5 +272,16 @@ func TestMetalIsRefusedWhereTheSiteHandsOutNoMachines(t *testing.T) {
 	inspected.Machine = &state.Machine{}
 	if err := knownHere("default", spec, view, offer.Site{Metal: true}); err == nil {
 		t.Error("it is offered by a machine that nobody has looked at")
+	}
+}
+
+// While a whole machine boots for its member, users are shown how far it is, though its agent is not heard of.
+func TestAMemberIsShownAsItsMachineBoots(t *testing.T) {
+	seen := observed{trouble: map[string]string{"booting": "silent", "silent": "silent"}}
+	for node, want := range map[string]api.MemberPhase{"booting": api.MemberPreparing, "silent": api.MemberUnknown} {
+		a := api.Assignment{ID: "c.m-0.1", Member: "m-0", Node: node, Stack: api.StackMetal, Whole: true, CleanBy: []api.Prover{{By: api.ExecutorProvisioner, At: node}}}
+		if m := joinMember(&api.ClusterRecord{}, &a, seen, true); m.Phase != want {
+			t.Errorf("a member on machine %s is shown as %s: %s; want %s", node, m.Phase, m.Message, want)
+		}
 	}
 }

@@ -12,6 +12,8 @@ type Live interface {
 	situation.HeardVolumes
 	// Member returns what the executors of an assignment last said about it, and false when they have said nothing yet.
 	Member(a *api.Assignment) (phase api.MemberPhase, message string, ok bool)
+	// OnMachine returns what the record of a whole machine tells of its member, until the machine's own agent speaks for that; false from then on.
+	OnMachine(a *api.Assignment) (phase api.MemberPhase, message string, told bool)
 	// Boot returns the name of the boot that a member runs, "" for its first and for one that is not heard of.
 	Boot(a *api.Assignment) string
 	// Size tells the number of the size that an assignment's member has, and why it does not have the size that it is to have.

@@ -26,10 +26,14 @@ func (w watched) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return w.observed.Member(a)
 }
 
-func (watched) Volumes(string) ([]volume.State, []string, bool)     { return nil, nil, true }
-func (watched) Boot(*api.Assignment) string                         { return "" }
-func (watched) Size(*api.Assignment) (int64, string)                { return 0, "" }
-func (watched) Mounted(*api.Assignment) (int64, string)             { return 0, "" }
+func (watched) Volumes(string) ([]volume.State, []string, bool) { return nil, nil, true }
+func (watched) Boot(*api.Assignment) string                     { return "" }
+func (watched) Size(*api.Assignment) (int64, string)            { return 0, "" }
+func (watched) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
+func (w watched) OnMachine(a *api.Assignment) (api.MemberPhase, string, bool) {
+	return w.observed.OnMachine(a)
+}
+
 func (w watched) Arriving(a *api.Assignment) (bytes, ofBytes int64) { return w.observed.Arriving(a) }
 
 func (w watched) Node(name string) (api.NodePhase, time.Time, string) {

@@ -38,6 +38,7 @@ var matrix = map[string]apiserver.Access{
 	"GET /v1/clusters/{name}/snapshots": "read", "POST /v1/clusters/{name}/snapshots": "change",
 	"DELETE /v1/clusters/{name}/snapshots/{snapshot}": "change", "POST /v1/clusters/{name}/snapshots/{snapshot}/restore": "change",
 	"POST /v1/clusters/{name}/resume": "change", "POST /v1/clusters/{name}/extend": "change", "POST /v1/clusters/{name}/labels": "change",
+	"GET /v1/clusters/{name}/top": "read", "POST /v1/nodes/{name}/maintenance": "administer", "DELETE /v1/nodes/{name}/maintenance/{id}": "administer",
 	"POST /v1/clusters/{name}/certificate": "run", "GET /v1/clusters/{name}/members/{member}/connect": "run",
 	"GET /v1/clusters/{name}/members/{member}/console": "run", "GET /v1/clusters/{name}/members/{member}/display": "run",
 	"GET /v1/jobs": "read", "GET /v1/jobs/{id}": "read", "GET /v1/jobs/{id}/log": "read", "POST /v1/jobs/{id}/cancel": "run",

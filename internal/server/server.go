@@ -381,6 +381,19 @@ func (h heard) Member(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return phase, message, ok
 }
 
+// OnMachine implements apiserver.Live.
+func (h heard) OnMachine(a *api.Assignment) (api.MemberPhase, string, bool) {
+	if !a.ByProvisioner() {
+		return "", "", false
+	}
+	m := h.cache.View().Machine(a.Node)
+	if m == nil || m.Record == nil {
+		return "", "", false
+	}
+	told, ok := lifecycle.MemberOnMachine(m.Record, a.ID)
+	return told.Phase, told.Message, ok
+}
+
 // Arriving implements apiserver.Live.
 func (h heard) Arriving(a *api.Assignment) (bytes, ofBytes int64) {
 	if seen, ok := h.MemberState(a.Node, a.ID); ok && seen.Arriving != nil {

@@ -68,6 +68,9 @@ func (l *Live) SetUnmounted(id, why string) {
 	l.unmounted[id] = why
 }
 
+// OnMachine knows of no machine that boots for a member.
+func (*Live) OnMachine(*api.Assignment) (api.MemberPhase, string, bool) { return "", "", false }
+
 // Arriving knows of nothing that arrives.
 func (*Live) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
