@@ -136,6 +136,13 @@ var metalGuards = []Mutant{
 		Test:    "./internal/decision TestAMachineInQuarantineDoesNotBootForAMember",
 	},
 	{
+		Guard:   "a member is shown as its machine boots, and not as a silent node",
+		File:    "internal/apiserver/join.go",
+		Find:    "if phase, message, told := seen.OnMachine(a); told {",
+		Replace: "if phase, message, told := seen.OnMachine(a); told && false {",
+		Test:    "./internal/apiserver TestAMemberIsShownAsItsMachineBoots",
+	},
+	{
 		Guard:   "whole machines join no network of tunnels",
 		File:    "internal/apiserver/functions.go",
 		Find:    "s.cfg.Offers.Metal && g.Stack == api.StackMetal",
