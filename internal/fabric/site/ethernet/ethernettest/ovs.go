@@ -2,6 +2,7 @@ package ethernettest
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,11 +101,12 @@ func (o *OVS) Stop(program string) {
 	}
 }
 
-// await waits for a file of a daemon.
+// await waits until a daemon listens on a socket: it has the name a moment before.
 func (o *OVS) await(name string) {
 	o.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; {
-		if _, err := os.Stat(filepath.Join(o.Dir, name)); err == nil {
+		if conn, err := net.Dial("unix", filepath.Join(o.Dir, name)); err == nil {
+			_ = conn.Close()
 			return
 		}
 		if time.Now().After(deadline) {
