@@ -15,6 +15,17 @@ import (
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 
+// withMachine is a cluster of a container and a whole machine with the home of its user and a volume.
+const withMachine = `
+name: mix
+home: {kind: user}
+volumes:
+- name: data
+groups:
+- {name: c, size: 1, stack: container, cores: 1, memory: 128MiB, environment: debian-mpi, node_selector: {keeps: volumes}}
+- {name: w, size: 1, stack: metal, environment: debian-mpi}
+`
+
 // joinServer makes an emulated Debian server a node of the site that keeps volumes: it was installed by hand, has a trunk of all VLANs, and joins by a token.
 func (s *site) joinServer(name string) {
 	s.t.Helper()
@@ -32,7 +43,7 @@ func (s *site) joinServer(name string) {
 	script := strings.Join([]string{
 		"ip link set eth0 up", "ip addr add " + own + "/24 dev eth0", "ip link set eth1 up",
 		"exec " + s.program + " agent --server " + net.JoinHostPort(s.address.Addr().String(), port) + " --enroll-token-file " + filepath.Join(share, "token") +
-			" --name " + name + " --underlay " + own + " --trunk-interface eth1 --state /var/lib/nearmetal --volume-pool-size 512MiB",
+			" --name " + name + " --underlay " + own + " --trunk-interface eth1 --state /var/lib/nearmetal --label keeps=volumes --volume-pool-size 512MiB",
 	}, "\n")
 	log, err := os.Create(filepath.Join(s.t.TempDir(), name+".log"))
 	must(s.t, err)
@@ -88,6 +99,24 @@ func TestWholeMachinesHaveTheHomeOfTheirUserAndVolumes(t *testing.T) {
 		t.Errorf("the next cluster reads %q, want what the first wrote, and no way to write", said)
 	}
 	s.run("cluster", "delete", "v2", "--yes")
+	for _, name := range names {
+		s.waitFor(name, api.MachineOff, 5*time.Minute)
+	}
+
+	// A container beside the volume and a whole machine have both at one path.
+	file := filepath.Join(t.TempDir(), "mix.yaml")
+	must(t, os.WriteFile(file, []byte(withMachine), 0o600))
+	s.run("cluster", "create", "-f", file, "--timeout", "15m")
+	for _, step := range []struct{ member, line, want string }{
+		{"c-0", "cat ~/note; stat -c %u ~/note /volumes/data/one; hostname >>~/note; hostname >/volumes/data/three", "from v1-0\n1000\n1000\n"},
+		{"w-0", "cat ~/note /volumes/data/three; stat -c %u /volumes/data/three; hostname >>/volumes/data/three", "from v1-0\nc-0\nc-0\n1000\n"},
+		{"c-0", "cat /volumes/data/three", "c-0\nw-0\n"},
+	} {
+		if said := s.in("mix", step.member, step.line); said != step.want {
+			t.Errorf("%s: %q prints %q, want %q", step.member, step.line, said, step.want)
+		}
+	}
+	s.run("cluster", "delete", "mix", "--yes")
 	for _, name := range names {
 		s.waitFor(name, api.MachineOff, 5*time.Minute)
 	}
