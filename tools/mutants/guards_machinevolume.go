@@ -6,7 +6,7 @@ var machineVolumeGuards = []Mutant{
 		Guard:   "a machine that was lost is shut out",
 		File:    "internal/controller/sharings.go",
 		Find:    "\t\tif x.clients[node] {\n\t\t\tall = append(all, addr)",
-		Replace: "\t\tif true {\n\t\t\tall = append(all, addr)",
+		Replace: "\t\tif x.clients[node] || true {\n\t\t\tall = append(all, addr)",
 		Test:    "./internal/controller TestAWholeMachineThatIsLostIsShutOutBeforeAnotherMemberBegins",
 	},
 	{
@@ -83,7 +83,7 @@ var machineVolumeGuards = []Mutant{
 		Guard:   "a site without a node that serves machines gives them no home of their user",
 		File:    "internal/apiserver/homevolume.go",
 		Find:    "if atHome || metal && !s.servesMachines() {",
-		Replace: "if atHome {",
+		Replace: "if atHome || metal && false {",
 		Test:    "./internal/apiserver TestTheHomeOfAUserReachesWholeMachinesByDefaultWhereANodeServesIt",
 	},
 	{
