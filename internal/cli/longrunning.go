@@ -102,7 +102,7 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().DurationVar(&p.VerifyEvery, "verify-every", lifecycle.DefaultMachineDeadlines().Verify, "how long a machine may be off before it is woken to prove that it still boots, one at a time (0: never)")
 	cmd.Flags().StringVar(&p.FirmwareList, "firmware-list", "", "file in YAML with the versions of firmware that machines may have; others are quarantined when they are inspected or cleaned (default: any version; see docs/guides/bare-metal.md)")
 	cmd.Flags().DurationVar(&p.IdleOff, "idle-off", 0, "how long a machine that nobody has stays on, in its boot agent, before it goes off (0: it goes off once it was inspected or cleaned)")
-	cmd.Flags().IntVar(&p.Warm, "warm", 0, "how many machines that nobody has stay on, in their boot agents: a cluster of whole machines has these sooner; too few are woken")
+	cmd.Flags().IntVar(&p.Warm, "warm", 0, "how many machines that nobody has stay on, in their boot agents: a cluster of whole machines gets these without waiting for power and firmware; too few are woken")
 	cmd.Flags().DurationVar(&p.SensorsEvery, "sensors-every", sensors.DefaultEvery, "how often a machine's BMC is asked for its sensors, one machine at a time (0: never)")
 }
 
