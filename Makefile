@@ -189,7 +189,7 @@ test-network-guest: setup build ## test networks in an emulated Debian guest who
 VOLUME_GUEST = $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -timeout 25m -memory-mib 4096 -modules nfsd,nfsv4,loop,xfs,vxlan,wireguard,sch_htb,cls_u32' -p 1 -count=1 -timeout 30m -v
 test-volume-guest: setup build ## serve volumes to other nodes, and keep some in a thin pool of LVM, in an emulated Debian guest whose kernel has an NFS server and device mapper
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
-	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 5x ./internal/volume/nfsd ./internal/volume/nfs
+	NEARMETAL_NFS=1 $(VOLUME_GUEST) -bench VolumeOfAnotherNode -benchtime 25x ./internal/volume/nfsd ./internal/volume/nfs
 	NEARMETAL_NFS=1 $(VOLUME_GUEST) -run '^TestAMachineHasAVolumeOfAnotherNode$$' ./internal/driver/vm
 	$(GO) build -tags failpoints -ldflags='$(LDFLAGS)' -o bin/nearmetal-failpoints ./cmd/nearmetal
 	NEARMETAL_NFS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(VOLUME_GUEST) -run '^TestAVolumeReachesOtherNodes' ./tests/e2e

@@ -43,9 +43,9 @@ func BenchmarkVolumeOfAnotherNode(b *testing.B) {
 		byHand(b, end{server.space, server.underlay}, end{client.space, client.underlay}, disk),
 	}
 	for _, work := range [][2]string{ // what is read was written
-		{"write", "dd if=/dev/zero of=%[1]s/big bs=1M count=64 oflag=direct conv=fsync 2>/dev/null"},
+		{"write", "dd if=/dev/zero of=%[1]s/big bs=1M count=16 oflag=direct conv=fsync 2>/dev/null"},
 		{"read", "dd if=%[1]s/big of=/dev/null bs=1M iflag=direct 2>/dev/null"},
-		{"files", "mkdir %[1]s/many && cd %[1]s/many && n=0 && while [ $n -lt 300 ]; do echo $n >$n; n=$((n+1)); done && cd / && rm -r %[1]s/many"},
+		{"files", "mkdir %[1]s/many && cd %[1]s/many && n=0 && while [ $n -lt 50 ]; do echo $n >$n; n=$((n+1)); done && cd / && rm -r %[1]s/many"},
 	} {
 		b.Run(work[0], func(b *testing.B) {
 			var tunnel, bare []float64
