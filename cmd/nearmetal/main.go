@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -19,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/demo"
 	"github.com/nearmetal/nearmetal/internal/dev"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
+	"github.com/nearmetal/nearmetal/internal/measure/study"
 	"github.com/nearmetal/nearmetal/internal/server"
 	"github.com/nearmetal/nearmetal/internal/telemetry"
 )
@@ -54,8 +56,21 @@ func main() {
 					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)
 				})
 			},
+			RemoteData: remoteData,
 		},
 	}))
+}
+
+// remoteData runs the study of remote data, and prints what it measured.
+func remoteData(ctx context.Context, opts config.RemoteData) error {
+	report, err := study.Remote{
+		Out: opts.Out, Python: opts.Python, Delays: opts.Delays, Rounds: opts.Rounds, Megabytes: opts.Megabytes,
+		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
+	}.Run(ctx)
+	if err != nil {
+		return err
+	}
+	return report.WriteText(opts.Streams.Out)
 }
 
 // buildWorker carries out one build; its argument are the CPUs to be kept to.

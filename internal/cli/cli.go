@@ -25,6 +25,8 @@ type Commands struct {
 	Server func(ctx context.Context, opts config.Server) error
 	Agent  func(ctx context.Context, opts config.Agent) error
 	Demo   func(ctx context.Context, opts config.Demo) error
+	// RemoteData is a study on this machine.
+	RemoteData func(ctx context.Context, opts config.RemoteData) error
 	// Keys are those of a site on this machine.
 	Keys SiteKeys
 	// Host is this machine.
@@ -115,7 +117,7 @@ NEARMETAL_TOKEN_FILE; without them they use the Unix socket in the state directo
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
-		a.demoCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(), a.siteCommand(),
+		a.demoCommand(), a.measureCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(), a.siteCommand(),
 		a.clusterCommand(), a.connects(a.runCommand()), a.jobCommand(), a.copyCommand(), a.queueCommand(), a.auditCommand(), a.networkCommand(), a.fabricCommand(), a.securityGroupCommand(), a.volumeCommand(), a.addressCommand(), a.nodeCommand(),
 		a.envCommand(), a.projectCommand(), a.shapeCommand(), a.tokenCommand(), a.usageCommand(), a.whoamiCommand(), a.completionCommand(), a.versionCommand(),
 	)

@@ -284,6 +284,20 @@ type Demo struct {
 	Thorough bool
 }
 
+// RemoteData are the options of `nearmetal measure remote-data`.
+type RemoteData struct {
+	Streams Streams
+	// Out is the directory of the results.
+	Out string
+	// Python is an interpreter with uproot and XRootD.
+	Python string
+	// Delays are added to round trips.
+	Delays []time.Duration
+	// Rounds is how often each way is measured, Megabytes the size of the file.
+	Rounds    int
+	Megabytes int
+}
+
 // SiteKeys are the keys of a site, as people see them.
 type SiteKeys struct {
 	// CAs are the newest first: the first is in use.

@@ -160,9 +160,10 @@ func TestWhatWasReadOnceDoesNotCrossTheLinkAgain(t *testing.T) {
 			t.Errorf("read %d, from %s: %d B crossed the link, of a file of %d B", i, from, bytes, fileBytes)
 		}
 	}
-	deadline := time.Now().Add(20 * time.Second)
-	for c.Counters().Files < 2 && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
+	again, late := time.NewTicker(10*time.Millisecond), time.Now().Add(20*time.Second)
+	defer again.Stop()
+	for c.Counters().Files < 2 && time.Now().Before(late) {
+		<-again.C
 	}
 	if got := c.Counters(); got.Files != 2 || got.MissBytes == 0 || got.HitBytes < fileBytes || got.BypassBytes != 0 || got.CorruptBlocks != 0 {
 		t.Errorf("the cache counted %+v", got)
@@ -172,8 +173,8 @@ func TestWhatWasReadOnceDoesNotCrossTheLinkAgain(t *testing.T) {
 	if err := c.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	again := w.cache(t)
-	defer again.Stop()
+	restarted := w.cache(t)
+	defer restarted.Stop()
 	before := w.crossed()
 	if got, err := w.read(t, "127.0.0.1:1094"); err != nil || got != want || w.crossed()-before > fileBytes/10 {
 		t.Errorf("after a restart: %s, %v, and %d B crossed the link", got, err, w.crossed()-before)

@@ -3,12 +3,15 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // Config is a link and what happens on it.
@@ -23,6 +26,9 @@ type Config struct {
 // Link is a point-to-point link between two namespaces, whose packets this process forwards.
 type Link struct {
 	there, back *direction
+	// near is where echoes are sent from, and far where to (Verify).
+	near netns.Handle
+	far  netip.Addr
 	// ending is set, and then stop can be read, once the link ends.
 	ending  *atomic.Bool
 	stop    int
@@ -52,7 +58,7 @@ func Open(cfg Config) (*Link, error) {
 	began, ending := time.Now(), &atomic.Bool{}
 	l := &Link{
 		there: &direction{from: near, to: far, stop: stop, ending: ending, began: began}, back: &direction{from: far, to: near, stop: stop, ending: ending, began: began},
-		stop: stop, ending: ending,
+		stop: stop, ending: ending, near: cfg.Near.Space, far: cfg.Far.Address.Addr(),
 	}
 	if err := l.Change(cfg.There, cfg.Back); err != nil {
 		return nil, errors.Join(err, unix.Close(near), unix.Close(far), unix.Close(stop))
@@ -87,7 +93,8 @@ type direction struct {
 	from, to, stop int
 	ending         *atomic.Bool
 	began          time.Time
-	mu             sync.Mutex // guards model and count
+	mu             sync.Mutex // guards asked, model and count
+	asked          Condition
 	model          *model
 	count          Counters
 	// Only the thread uses what follows; failed is for others once it has ended.
@@ -105,8 +112,14 @@ func (d *direction) set(c Condition) error {
 	if d.model != nil {
 		next.last = d.model.last
 	}
-	d.model = next
+	d.asked, d.model = c, next
 	return nil
+}
+
+func (d *direction) condition() Condition {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.asked
 }
 
 func (d *direction) counters() Counters {

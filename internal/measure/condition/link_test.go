@@ -63,8 +63,12 @@ func in(t testing.TB, space netns.Handle, f func() error) {
 // await polls until something is so.
 func await(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	again, late := time.NewTicker(time.Millisecond), time.After(20*time.Second)
+	defer again.Stop()
+	for !is() {
+		select {
+		case <-again.C:
+		case <-late:
 			t.Fatalf("%s: not within 20 s", what)
 		}
 	}
@@ -282,6 +286,28 @@ func TestARateIsNeverExceeded(t *testing.T) {
 	least := time.Duration(8 * bytes / rate * float64(time.Second))
 	if took := transfer(t, cfg, bytes); took < least {
 		t.Errorf("%d B took %v, less than the %v that the rate needs", bytes, took, least)
+	}
+}
+
+func TestALinkIsVerified(t *testing.T) {
+	c := Condition{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.2}
+	l, _ := link(t, c, c)
+	if err := l.Verify(t.Context(), 40); err != nil {
+		t.Error(err)
+	}
+	for name, pretended := range map[string]Condition{"longer": {Delay: 40 * time.Millisecond}, "shorter": {Delay: time.Millisecond}} {
+		l.there.mu.Lock()
+		l.there.asked = pretended // and the model goes on as before
+		l.there.mu.Unlock()
+		if err := l.Verify(t.Context(), 4); !errors.Is(err, ErrNotInForce) {
+			t.Errorf("a link whose delay should be %s than it is: %v", name, err)
+		}
+	}
+	if err := l.Change(Condition{Loss: 1}, Condition{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Verify(t.Context(), 1); !errors.Is(err, ErrNotInForce) {
+		t.Errorf("a link that loses everything: %v", err)
 	}
 }
 

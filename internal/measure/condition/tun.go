@@ -19,6 +19,9 @@ const headerBytes = 10
 // largestPacketBytes is the largest that the kernel hands over, several packets of a TCP stream as one.
 const largestPacketBytes = 65536
 
+// addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
+const addrGenNone = 1
+
 // End is one side of a link: a device of this name in a namespace, with this address in this network.
 type End struct {
 	Space   netns.Handle
@@ -61,6 +64,9 @@ func (e End) setUp(mtu int) error {
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: e.Address.Addr().AsSlice(), Mask: net.CIDRMask(e.Address.Bits(), e.Address.Addr().BitLen())}}
 	if e.Address.Addr().Is6() {
 		address.Flags = unix.IFA_F_NODAD // nobody else can be at the other end
+	}
+	if err := netlink.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil { // the kernel's own packets would be counted
+		return err
 	}
 	return errors.Join(netlink.LinkSetMTU(link, mtu), netlink.AddrReplace(link, address), netlink.LinkSetTxQLen(link, 1000), netlink.LinkSetUp(link))
 }

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nearmetal/nearmetal/internal/config"
+)
+
+func (a *app) measureCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "measure", Short: "Measure what virtualization and distance cost", Args: noArgs}
+	cmd.AddCommand(a.measureRemoteDataCommand())
+	return cmd
+}
+
+func (a *app) measureRemoteDataCommand() *cobra.Command {
+	opts := config.RemoteData{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "remote-data",
+		Short: "Run the same analysis on data that are near, far, copied and cached",
+		Long: `Make a file of events and serve it by XRootD over a link of this machine, whose delay varies. Run one analysis (uproot) in five ways in turn: the file is
+near, is copied first, is read from far away, by a cache that is empty, and by a cache that has read the same before. Write each run to
+DIR/runs.jsonl, and DIR/report.json and DIR/report.html at the end.
+
+A study that was stopped goes on with the runs that are missing. Each delay is measured before it counts. Nothing is left when the command ends,
+however it ends, but its directory. It needs root, XRootD and a Python with uproot:
+
+  apt install xrootd-server xrootd-server-plugins xrootd-client python3-xrootd python3-venv
+  python3 -m venv --system-site-packages analysis
+  analysis/bin/pip install uproot fsspec-xrootd`,
+		Example: `  nearmetal measure remote-data --python analysis/bin/python --out results
+  nearmetal measure remote-data --python analysis/bin/python --out long --delay 0,10ms,100ms,300ms --rounds 12 --megabytes 200`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return call(cmd.Context(), "measure remote-data", a.Commands.RemoteData, opts)
+		},
+	}
+	cmd.Flags().StringVar(&opts.Out, "out", "remote-data", "directory of the results")
+	cmd.Flags().StringVar(&opts.Python, "python", "python3", "a Python with uproot and XRootD")
+	cmd.Flags().DurationSliceVar(&opts.Delays, "delay", []time.Duration{0, 25 * time.Millisecond, 75 * time.Millisecond, 150 * time.Millisecond}, "round trips to add, each of which is one point of the curve")
+	cmd.Flags().IntVar(&opts.Rounds, "rounds", 6, "how often each way is measured")
+	cmd.Flags().IntVar(&opts.Megabytes, "megabytes", 32, "size of the file, in MB")
+	return cmd
+}

@@ -1,0 +1,194 @@
+// Package study runs studies whose sides are more than two programs: worlds with links, servers and caches.
+//
+// RemoteData is one job that reads remote data in several ways, over a link whose delay varies. What was measured is written as soon as it is there, so a
+// study that was stopped goes on where it was. The package must never leave out a run. Package measure turns runs into ratios and reports.
+package study
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nearmetal/nearmetal/internal/measure"
+)
+
+// The sides: where the job's data come from.
+const (
+	near   = "near"
+	copied = "copied"
+	stream = "streamed"
+	cold   = "cold cache"
+	warm   = "warm cache"
+)
+
+// The metrics.
+const (
+	seconds   = "time_s"
+	wireBytes = "wire_mb"
+)
+
+// Remote is a study of remote data.
+type Remote struct {
+	// Out is the directory of the results. Runs that are there count, if they are of the same study.
+	Out string
+	// Python is an interpreter with uproot and XRootD.
+	Python string
+	// Delays are added to each round trip: one point of the curve for each.
+	Delays []time.Duration
+	Rounds int
+	// Megabytes is the size of the file that the job reads parts of.
+	Megabytes int
+	// Say tells of progress.
+	Say func(format string, args ...any)
+}
+
+// Validate returns what is wrong with a study.
+func (s Remote) Validate() error {
+	var errs []error
+	if len(s.Delays) == 0 {
+		errs = append(errs, errors.New("no delays: name at least one, like 75ms"))
+	}
+	for _, d := range s.Delays {
+		if d < 0 || d > 10*time.Second {
+			errs = append(errs, fmt.Errorf("a delay of %v: it must be between 0 and 10s", d))
+		}
+	}
+	if sorted := slices.Sorted(slices.Values(s.Delays)); len(slices.Compact(sorted)) < len(s.Delays) {
+		errs = append(errs, fmt.Errorf("delays %v: each counts once", s.Delays))
+	}
+	if s.Rounds < 2 {
+		errs = append(errs, fmt.Errorf("%d rounds: an interval needs at least 2, better 6", s.Rounds))
+	}
+	if s.Megabytes < 1 || s.Megabytes > 10_000 {
+		errs = append(errs, fmt.Errorf("a file of %d MB: it must have 1 to 10000", s.Megabytes))
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs the study, or what is left of it, and writes runs.jsonl, report.json and report.html into Out. It returns the report.
+func (s Remote) Run(ctx context.Context) (measure.Report, error) {
+	if err := s.Validate(); err != nil {
+		return measure.Report{}, err
+	}
+	if err := checkPython(ctx, s.Python); err != nil {
+		return measure.Report{}, err
+	}
+	if err := os.MkdirAll(s.Out, 0o755); err != nil {
+		return measure.Report{}, err
+	}
+	record, err := openRecord(s)
+	if err != nil {
+		return measure.Report{}, err
+	}
+	if err := s.measureMissing(ctx, record); err != nil {
+		return measure.Report{}, errors.Join(err, record.close())
+	}
+	if err := record.close(); err != nil {
+		return measure.Report{}, err
+	}
+	return s.report(record.runs)
+}
+
+func (s Remote) sides() []string { return []string{near, copied, stream, cold, warm} }
+
+// measureMissing does all runs that the record lacks.
+func (s Remote) measureMissing(ctx context.Context, record *record) error {
+	var w *world
+	defer func() {
+		if w != nil {
+			w.close()
+		}
+	}()
+	all, done := s.Rounds*len(s.sides()), 0
+	for pair, order := range measure.Schedule(s.sides(), s.Rounds) {
+		for _, side := range order {
+			done++
+			if record.has(side, pair) {
+				continue
+			}
+			if w == nil {
+				var err error
+				s.Say("making a file of %d MB, a server far away and a cache", s.Megabytes)
+				if w, err = newWorld(ctx, s.Python, s.Megabytes); err != nil {
+					return err
+				}
+			}
+			run := measure.Run{Side: side, Pair: pair, StartedAt: time.Now()}
+			for _, delay := range s.Delays {
+				point, err := w.measure(ctx, side, delay)
+				if err != nil {
+					return fmt.Errorf("round %d of %d, %s, +%v: %w", pair+1, s.Rounds, side, delay, err)
+				}
+				run.Points = append(run.Points, point)
+			}
+			run.DurationSeconds = time.Since(run.StartedAt).Seconds()
+			if err := record.add(run); err != nil {
+				return err
+			}
+			s.Say("run %d of %d: %s", done, all, line(run))
+		}
+	}
+	return nil
+}
+
+// line is a run for people.
+func line(r measure.Run) string {
+	said := r.Side + ":"
+	for _, p := range r.Points {
+		said += fmt.Sprintf(" %.2f s at +%v ms,", p.Values[seconds], p.X)
+	}
+	return said[:len(said)-1]
+}
+
+// report draws what was measured.
+func (s Remote) report(runs []measure.Run) (measure.Report, error) {
+	report, err := measure.NewReport(s.experiment(runs), 0.95)
+	if err != nil {
+		return report, err
+	}
+	data, err := os.Create(filepath.Join(s.Out, "report.json"))
+	if err == nil {
+		err = errors.Join(report.WriteJSON(data), data.Close())
+	}
+	var page *os.File
+	if err == nil {
+		page, err = os.Create(filepath.Join(s.Out, "report.html"))
+	}
+	if err == nil {
+		err = errors.Join(measure.WriteHTML(page, "The same analysis, near and far", time.Now(), report), page.Close())
+	}
+	return report, err
+}
+
+func (s Remote) experiment(runs []measure.Run) measure.Experiment {
+	return measure.Experiment{
+		Title: "An analysis of remote data",
+		Summary: "A job reads some branches of a file of events, which is on its own disk or on an XRootD server at the other end of a link. Times are from opening the file to " +
+			"the result, the copy included where there is one; starting Python is not. All processes share this machine, and only the delay of the link is far away: " +
+			"what the distance costs is shown, and not how fast a network is.",
+		Axis: measure.Axis{Name: "Added round trip", Unit: "ms"},
+		Metrics: []measure.Metric{
+			{Name: seconds, Title: "Time", Unit: "s"},
+			{Name: wireBytes, Title: "Data over the link", Unit: "MB"},
+		},
+		Sides: []measure.Side{
+			{Name: copied, Description: "xrdcp copies the whole file, then the job reads the copy"},
+			{Name: near, Description: "the file is on the job's own disk", Reference: true},
+			{Name: stream, Description: "the job reads from the server by uproot"},
+			{Name: cold, Description: "the job reads by an XCache beside it that has nothing yet"},
+			{Name: warm, Description: "the job reads by an XCache that has read the same before"},
+		},
+		Conditions: append([]measure.Condition{
+			{Name: "file", Value: strconv.Itoa(s.Megabytes) + " MB, seed 1"},
+			{Name: "rounds", Value: strconv.Itoa(s.Rounds)},
+			{Name: "link", Value: "TUN devices in this machine, whose delay was measured before each run"},
+			{Name: "energy", Value: energy()},
+		}, versions(s.Python)...),
+		Runs: runs,
+	}
+}
