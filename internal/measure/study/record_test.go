@@ -1,6 +1,7 @@
 package study
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,6 +53,9 @@ func TestAStudyGoesOnWhereItWasStopped(t *testing.T) {
 		}
 		if err := r.close(); err != nil {
 			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(path); err != nil || !bytes.HasSuffix(data, []byte("}\n")) {
+			t.Fatalf("what was cut off is still there: %q, %v", data, err)
 		}
 		if r = open(t, s); !r.has(stream, 0) || r.has(stream, 1) || !r.has(cold, 0) {
 			t.Fatalf("after another run there are %+v", r.runs)
