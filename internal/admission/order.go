@@ -40,6 +40,8 @@ type ask struct {
 	homeUndecided bool
 	// lacksDevices: without its devices, it would have room there.
 	lacksDevices bool
+	// soon: it fits once whole machines are free that come free by themselves, so it waits for them even if it was not to wait for room.
+	soon bool
 	// head is who it would delay, nil when it is nobody in particular.
 	head *ask
 }

@@ -421,7 +421,7 @@ func (p *planner) note(a *ask, shares []placement.Share) {
 
 // block deals with a request that has no room. The first that may wait becomes the head, unless no end of others would help it.
 func (p *planner) block(a *ask, c cause) {
-	a.head = p.head
+	a.head, a.soon = p.head, c == noRoom && p.comesFree(a)
 	if !p.putOff(a, c) {
 		return
 	}
@@ -444,13 +444,25 @@ func (p *planner) block(a *ask, c cause) {
 	a.account.withHead = &withHead
 }
 
+// comesFree reports whether a request fits once whole machines are free that nobody has any more: those of a cluster that was deleted go off and are cleaned.
+func (p *planner) comesFree(a *ask) bool {
+	whole := false
+	for i, s := range a.shapes {
+		whole = whole || placement.Whole(a.request.Groups[i].Stack)
+		if a.request.Groups[i].Size > p.capacityNow(s).Soon {
+			return false
+		}
+	}
+	return whole && (len(a.shapes) == 1 || p.rooms.free.sketch.FitsSoon(a.request.Groups))
+}
+
 // putOff lets a request wait that may, and refuses another.
 func (p *planner) putOff(a *ask, c cause) (waits bool) {
 	a.cause, a.verdict = c, Refuse
 	if c == neverInQuota {
 		return false
 	}
-	if a.request.Queue || a.request.Kind == KindSpare {
+	if a.request.Queue || a.request.Kind == KindSpare || a.soon {
 		a.verdict = Wait
 	}
 	return a.verdict == Wait

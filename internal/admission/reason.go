@@ -174,6 +174,8 @@ func (e *explainer) prospect(a *ask, d *Decision) string {
 		return "no node of this site could hold it, even if all were up and empty"
 	case a.cause == noNodes && d.Constraint == string(placement.ConstraintQuarantine):
 		return "the suitable resources are quarantined until they are confirmed clean; it does not delay others until then"
+	case a.cause == noNodes && a.soon:
+		return "it starts when the machines are free that are being cleaned, inspected or switched off; it does not delay others until then"
 	case a.cause == noNodes:
 		return "suitable nodes are down, drained, quarantined or not reporting; it does not delay others until they are back"
 	case a.cause == notTogether:

@@ -61,6 +61,71 @@ func TestAMachineThatComesFreeIsFirstForAClusterThatLostOne(t *testing.T) {
 	tests.check(t, (*scene).verdicts)
 }
 
+// Who asks without --queue for the machines of a cluster that was just deleted waits for their cleaning. Who asks for more than that is refused.
+func TestARequestWaitsForMachinesThatComeFreeByThemselves(t *testing.T) {
+	atOnce := func(r *Request) { r.Queue = false }
+	tests := planCases{
+		{
+			"a machine that is cleaned", func(s *scene) { s.machines(placement.Returning, "n1").creates("x", 1, 8, whole, atOnce) },
+			[]string{"x wait unavailable"},
+		},
+		{
+			"a machine whose cluster is being deleted", func(s *scene) {
+				s.machines(placement.Schedulable, "n1").has("y", 0, "n1").releasing("y").creates("x", 1, 8, whole, atOnce)
+			},
+			[]string{"x wait cores"},
+		},
+		{
+			"a machine that goes off after its cluster was deleted", func(s *scene) {
+				s.machines(placement.Returning, "n1").has("y", 0, "n1").releasing("y").creates("x", 1, 8, whole, atOnce)
+			},
+			[]string{"x wait unavailable"},
+		},
+		{
+			"one that is off and one that is cleaned", func(s *scene) {
+				s.machines(placement.Asleep, "n1").machines(placement.Returning, "n2").creates("x", 2, 8, whole, atOnce)
+			},
+			[]string{"x wait unavailable"},
+		},
+		{
+			"one that is cleaned, and too few all the same", func(s *scene) {
+				s.machines(placement.Returning, "n1").machines(placement.Drained, "n2").creates("x", 2, 8, whole, atOnce)
+			},
+			[]string{"x refuse unavailable"},
+		},
+		{
+			"a machine that another cluster has", func(s *scene) {
+				s.machines(placement.Returning, "n1").has("y", 0, "n1").creates("x", 1, 8, whole, atOnce)
+			},
+			[]string{"x refuse unavailable"},
+		},
+		{
+			"containers get no machine that goes off", func(s *scene) {
+				s.machines(placement.Returning, "n1").has("y", 0, "n2").creates("x", 1, 8, atOnce)
+			},
+			[]string{"x refuse cores"},
+		},
+		{
+			"two groups of which one has no room", func(s *scene) {
+				s.machines(placement.Returning, "n1").machines(placement.Drained, "n2").creates("x", 1, 8, whole, atOnce, func(r *Request) {
+					r.Groups = append(r.Groups, r.Groups[0])
+					r.Groups[1].Name = "other"
+				})
+			},
+			[]string{"x refuse unavailable"},
+		},
+	}
+	tests.check(t, (*scene).verdicts)
+}
+
+func TestARequestThatWaitsForACleaningSaysSo(t *testing.T) {
+	s := newScene(t, 0).machines(placement.Returning, "n1").creates("x", 1, 8, whole, func(r *Request) { r.Queue = false })
+	want := "needs 1 member with 8 cores and 1GiB, none fits now; it starts when the machines are free that are being cleaned, inspected or switched off; it does not delay others until then"
+	if got := Plan(s.in)[0].Reason; got != want {
+		t.Errorf("it says %q, want %q", got, want)
+	}
+}
+
 // Groups that are alike but for their disks are not alike.
 func TestGroupsWithOtherDisksAreOtherShapes(t *testing.T) {
 	s := newScene(t, 0).machines(placement.Asleep, "n1", "n2").has("y", time.Hour, "n2")

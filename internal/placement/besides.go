@@ -44,7 +44,7 @@ func (v *View) recountBesides(id int32) {
 func (v *View) availableBesides(id int32, l level) resource.Vector {
 	b := &v.besides[id]
 	switch l {
-	case freeNow, freeOrUnknown:
+	case freeNow, freeOrUnknown, freeSoon:
 		if changed, ok := v.changed[id]; ok {
 			return changed
 		}

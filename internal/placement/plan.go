@@ -21,6 +21,7 @@ type level uint8
 const (
 	freeNow       level = iota // schedulable nodes, what is free
 	freeOrUnknown              // and what is free on nodes that are not heard of
+	freeSoon                   // and whole machines that come free by themselves: they are returning, or all that is held there is being released
 	emptied                    // schedulable nodes, as if only what is quarantined were held
 	unquarantined              // schedulable nodes, as if nothing were held
 	everything                 // all nodes of the inventory, as if nothing were held
@@ -336,6 +337,8 @@ func (v *View) wholeAt(id int32, l level) bool {
 		return r.state <= rowAsleep && r.empty(c)
 	case freeOrUnknown:
 		return r.state <= rowUnknown && r.empty(c)
+	case freeSoon:
+		return (r.state <= rowAsleep || r.state == rowReturning) && (r.empty(c) || n.isReleased())
 	case emptied:
 		return r.state <= rowAsleep && !slices.ContainsFunc(n.holders, func(h *holding) bool { return h.quarantined })
 	case unquarantined:
@@ -343,6 +346,11 @@ func (v *View) wholeAt(id int32, l level) bool {
 	default:
 		return n.availability != Absent
 	}
+}
+
+// isReleased reports whether something is held on a node, and all of it is being released.
+func (n *node) isReleased() bool {
+	return len(n.holders) > 0 && !slices.ContainsFunc(n.holders, func(h *holding) bool { return !h.releasing || h.quarantined })
 }
 
 // empty reports whether nothing is held on a node.
@@ -451,7 +459,7 @@ func split(room []int, n int) choice {
 func (v *View) available(id int32, l level) (cores int32, memory int64, ok bool) {
 	r, c := &v.rows[id], &v.cold[id]
 	switch l {
-	case freeNow:
+	case freeNow, freeSoon:
 		return r.freeCores, r.freeMemory, r.state == rowSchedulable
 	case freeOrUnknown:
 		return r.freeCores, r.freeMemory, r.state == rowSchedulable || r.state == rowUnknown

@@ -233,6 +233,8 @@ type Capacity struct {
 	Now, NowByCores, WithUnknown int
 	// NowWithoutDisk, NowWithoutHugePages and NowWithoutRates are what would fit if those did not count.
 	NowWithoutDisk, NowWithoutHugePages, NowWithoutRates int
+	// Soon is what fits with whole machines that come free by themselves; for members that take no whole machine it is Now.
+	Soon int
 	// Emptied is what would fit if only what is quarantined were held, Unquarantined if nothing were, Everything with every node up besides.
 	Emptied, Unquarantined, Everything int
 }
@@ -241,12 +243,22 @@ type Capacity struct {
 func (s *Sketch) Capacity(g api.Group) Capacity {
 	d := diagnosis{v: &s.view}
 	count := func(c conditions) int { return d.count(g, 0, c, nil) }
-	return Capacity{
+	c := Capacity{
 		NowWithoutDisk: count(conditions{ignore: ConstraintDisk}), NowWithoutHugePages: count(conditions{ignore: ConstraintHugePages}),
 		NowWithoutRates: count(conditions{ignore: ConstraintUplink}),
 		Now:             count(conditions{}), NowByCores: count(conditions{ignore: ConstraintMemory}), WithUnknown: count(conditions{level: freeOrUnknown}),
 		Emptied: count(conditions{level: emptied}), Unquarantined: count(conditions{level: unquarantined}), Everything: count(conditions{level: everything}),
 	}
+	if c.Soon = c.Now; Whole(g.Stack) {
+		c.Soon = count(conditions{level: freeSoon})
+	}
+	return c
+}
+
+// FitsSoon reports whether the request would fit with the whole machines that come free by themselves.
+func (s *Sketch) FitsSoon(groups []api.Group) bool {
+	_, failed := planAll(&s.view, groups, conditions{level: freeSoon})
+	return failed == nil
 }
 
 // Total returns the cores and memory of the nodes of the inventory, whatever is held and whether they are up or not.

@@ -20,6 +20,7 @@ const (
 	Down        Availability = "down"
 	Asleep      Availability = "asleep" // a machine that is off and at rest: it may be given away whole, and gets nothing else
 	Warm        Availability = "warm"   // the same, but on: it waits in its boot agent, and is had sooner
+	Returning   Availability = "returning" // a machine that is cleaned, inspected or switched off, and asleep or warm after that by itself
 	Drained     Availability = "drained"
 	Unencrypted Availability = "unencrypted" // the site's underlay is encrypted, and the node's kernel can't
 	Absent      Availability = "absent"      // holds something, but is not in the inventory
@@ -101,6 +102,7 @@ const (
 	rowSchedulable rowState = iota
 	rowAsleep
 	rowUnknown
+	rowReturning
 	rowUnavailable
 )
 

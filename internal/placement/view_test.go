@@ -126,7 +126,7 @@ func TestANodeThatIsOnlyKnownByWhatItHoldsGetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := v.Sketch().Capacity(group("g", 1, 1, 1))
-	if want := (Capacity{Now: 2, NowByCores: 2, NowWithoutDisk: 2, NowWithoutHugePages: 2, NowWithoutRates: 2, WithUnknown: 2, Emptied: 2, Unquarantined: 2, Everything: 2}); got != want {
+	if want := (Capacity{Now: 2, NowByCores: 2, NowWithoutDisk: 2, NowWithoutHugePages: 2, NowWithoutRates: 2, WithUnknown: 2, Soon: 2, Emptied: 2, Unquarantined: 2, Everything: 2}); got != want {
 		t.Errorf("want %+v, got %+v", want, got)
 	}
 }

@@ -181,6 +181,8 @@ func stateOf(a Availability) rowState {
 		return rowAsleep
 	case Unknown:
 		return rowUnknown
+	case Returning:
+		return rowReturning
 	default:
 		return rowUnavailable
 	}

@@ -21,7 +21,7 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 	}{
 		"ready":                {func(*api.MachineIntent, *api.MachineRecord) {}, placement.Schedulable, false},
 		"its root still comes": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineBooting }, placement.Unknown, false},
-		"stopping":             {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineStopping }, placement.Drained, false},
+		"stopping":             {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineStopping }, placement.Returning, false},
 		"asked to go off": {func(in *api.MachineIntent, _ *api.MachineRecord) {
 			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOff}
 		}, placement.Drained, false},
@@ -40,19 +40,32 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"warm": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase, r.Power = api.MachineWarm, api.PowerOn }, placement.Warm, false},
 		"warm, and asked to go off": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Request = api.MachineWarm, api.PowerOn, api.PowerRequest{Number: 1, Action: api.PowerActionOff}
-		}, placement.Down, false},
+		}, placement.Returning, false},
 		"warm, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, r.Tenant = api.MachineWarm, api.PowerOn, &api.MachineTenant{Assignment: "a"}
-		}, placement.Down, false},
+		}, placement.Returning, false},
 		"off, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, r.Tenant = api.MachineOff, api.PowerOff, &api.MachineTenant{Assignment: "a"}
+		}, placement.Returning, true},
+		"cleaned": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineCleaning }, placement.Returning, false},
+		"cleaned, and to be removed": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, in.RemoveRequestedAt = api.MachineCleaning, &noon
+		}, placement.Drained, false},
+		"cleaned, and asked to boot": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, in.Request = api.MachineCleaning, api.PowerRequest{Number: 1, Action: api.PowerActionOn}
+		}, placement.Drained, false},
+		"cleaned, and to be held": {func(in *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, in.Hold = api.MachineCleaning, api.HoldRequest{Number: 1}
+		}, placement.Drained, false},
+		"off, and quarantined": {func(_ *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, r.Quarantine = api.MachineOff, api.PowerOff, &api.MachineQuarantine{}
 		}, placement.Down, true},
 		"off, and asked to boot": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Request = api.MachineOff, api.PowerOff, api.PowerRequest{Number: 1, Action: api.PowerActionOn}
 		}, placement.Down, true},
 		"off, and to be inspected": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.Inspect = api.MachineOff, api.PowerOff, 1
-		}, placement.Down, true},
+		}, placement.Returning, true},
 		"off, and to be removed": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, in.RemoveRequestedAt = api.MachineOff, api.PowerOff, &noon
 		}, placement.Down, true},
@@ -60,7 +73,7 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"asked to boot another environment": {func(in *api.MachineIntent, _ *api.MachineRecord) {
 			in.Request = api.PowerRequest{Number: 1, Action: api.PowerActionOn, Environment: "rescue"}
 		}, placement.Drained, false},
-		"about to be reset to be looked at": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineInspecting }, placement.Drained, false},
+		"about to be reset to be looked at": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineInspecting }, placement.Returning, false},
 		"failed, and its agent came late":   {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineFailed }, placement.Drained, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -54,6 +54,8 @@ type standing struct {
 	// off: its machine is off, as far as is stored, or waits in its boot agent. asleep: it is, and nothing was asked of it. leaving: it goes off, or was asked to. rising: it
 	// boots.
 	off, asleep, leaving, rising bool
+	// returning: it will be asleep by itself, after what is done with it now.
+	returning bool
 	// warm: it is asleep, but its power is on, and its boot agent waits.
 	warm bool
 	// ended is a boot generation: no boot before it goes on any more, for the machine is off, and read back. 0: nothing is known.
@@ -69,6 +71,7 @@ func standingOf(n *state.Node) standing {
 		now.off, now.leaving, now.rising = Rests(m), leaving(m), rising(m)
 		now.asleep = now.off && atRest(m) && m.Record.Tenant == nil
 		now.warm = now.asleep && isWarm(m)
+		now.returning = !now.asleep && returning(m)
 		if endedBoots(m) {
 			now.ended = m.Record.Generation
 		}
@@ -167,6 +170,8 @@ func (s *Site) Available(node string) placement.Availability {
 		return placement.Warm
 	case now.asleep && !now.drained:
 		return placement.Asleep
+	case now.returning && !now.drained:
+		return placement.Returning
 	case !known: // a machine without an agent, and not to be had
 		phase = api.NodeDown
 	}
@@ -200,6 +205,21 @@ func leaving(m *state.Machine) bool {
 	return r.Phase != api.MachineReady && r.Phase != api.MachineBooting || !stays ||
 		m.Intent.RemoveRequestedAt != nil || m.Intent.Inspect > r.DoneInspect || m.Intent.Clean.Number > r.DoneClean || m.Intent.Hold.Number > r.DoneHold ||
 		r.Quarantine != nil
+}
+
+// returning reports whether a machine that nobody is to have now is off or warm, and clean, after what is done with it, unless something fails: it is
+// stopped, cleaned or inspected, or rests and is about to be. One that its operators hold, remove, or asked to boot something does not come back by itself.
+func returning(m *state.Machine) bool {
+	r, pending := m.Record, m.PowerPending()
+	if r == nil || r.Quarantine != nil || m.Intent.RemoveRequestedAt != nil || m.Intent.Hold.Number > r.DoneHold || pending != nil && pending.Action != api.PowerActionOff {
+		return false
+	}
+	switch r.Phase {
+	case api.MachineCleaning, api.MachineStopping, api.MachineInspecting:
+		return true
+	default:
+		return Rests(m)
+	}
 }
 
 // rising reports whether a machine boots: its agent may be there already, but its root is not all there yet.
