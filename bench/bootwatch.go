@@ -26,6 +26,8 @@ type seenBoot struct {
 	Welcome, Mounted, AgentRuns, Local time.Time
 	// Offers and Scripts are how long the server took to answer requests for addresses and for scripts.
 	Offers, Scripts []time.Duration
+	// Failed is what a script by hand says of its failure.
+	Failed string
 	// AgentRead is what was read of the root when the node agent ran, as the boot agent told.
 	AgentRead string
 
@@ -230,6 +232,9 @@ func (w *watch) printed(mac, line string, now time.Time) (last bool) {
 	defer w.mu.Unlock()
 	b := w.boots[mac]
 	_, said, ok := strings.Cut(line, "nearmetal: ")
+	if !ok {
+		_, said, ok = strings.Cut(line, "by hand: ") // peers/whole/init.sh
+	}
 	if b == nil || !ok {
 		return false
 	}
@@ -246,6 +251,14 @@ func (w *watch) printed(mac, line string, now time.Time) (last bool) {
 	case strings.HasPrefix(said, "node agent started"):
 		set(&b.AgentRuns)
 		b.AgentRead = strings.TrimSpace(strings.TrimPrefix(said, "node agent started"))
+	case strings.HasPrefix(said, "kernel runs"):
+		set(&b.Call)
+	case strings.HasPrefix(said, "failed"):
+		b.Failed = said
+		return true
+	case strings.HasPrefix(said, "sshd started"):
+		set(&b.AgentRuns)
+		return true
 	case strings.HasPrefix(said, "the root is entirely local"):
 		set(&b.Local)
 		return true

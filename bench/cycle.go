@@ -94,9 +94,14 @@ func sampleServer(ctx context.Context, s *site, dir string) (cycle.Sample, error
 	if now.Memory, err = residentBytes(pid); err != nil {
 		return now, err
 	}
-	if now.Goroutines, err = goroutines(ctx, filepath.Join(dir, "server.sock")); err != nil {
+	if now.Mapped, err = statusBytes(pid, "RssFile:"); err != nil {
 		return now, err
 	}
+	metrics, err := serverMetrics(ctx, filepath.Join(dir, "server.sock"))
+	if err != nil {
+		return now, err
+	}
+	now.Goroutines, now.Heap = int(metrics["nearmetal_server_goroutines"]), metrics["nearmetal_server_heap_live_bytes"]
 	err = filepath.WalkDir(filepath.Join(dir, "etcd"), func(_ string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -113,11 +118,11 @@ func sampleServer(ctx context.Context, s *site, dir string) (cycle.Sample, error
 	return now, err
 }
 
-// goroutines reads how many a server has, from its metrics.
-func goroutines(ctx context.Context, socket string) (int, error) {
+// serverMetrics reads those metrics of a server that are about itself.
+func serverMetrics(ctx context.Context, socket string) (map[string]int64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/v1/metrics", nil)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -125,27 +130,33 @@ func goroutines(ctx context.Context, socket string) (int, error) {
 	defer client.CloseIdleConnections()
 	response, err := client.Do(request)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer response.Body.Close()
-	metrics, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	const name = "nearmetal_server_goroutines "
-	for line := range strings.Lines(string(metrics)) {
-		if rest, ok := strings.CutPrefix(line, name); ok {
-			return strconv.Atoi(strings.TrimSpace(rest))
+	all := map[string]int64{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if strings.HasPrefix(name, "nearmetal_server_") {
+			if all[name], err = strconv.ParseInt(value, 10, 64); err != nil {
+				return nil, fmt.Errorf("the server's metric %s: %w", name, err)
+			}
 		}
 	}
-	return 0, fmt.Errorf("the server's metrics have no %s: %s", name, response.Status)
+	if len(all) != 2 {
+		return nil, fmt.Errorf("the server's metrics about itself are %v, want two: %s", all, response.Status)
+	}
+	return all, nil
 }
 
 // writeCycles tells what came out: thirds of the time beside each other, and rest before and after.
 func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
 	fmt.Fprintf(text, "Clusters of %d whole machines, created, injured, healed and deleted again and again on %d simulated machines for %s, load %s to %s\n",
 		cycleSize, o.enrol, o.cycle, busy, load())
-	third := func(n int) (ready, healed, freed []float64, memory, routines, on []float64) {
+	third := func(n int) (ready, healed, freed []float64, memory, heap, routines, on []float64) {
 		for _, l := range r.Lives {
 			if min(int(3*l.At/o.cycle), 2) == n {
 				ready, healed, freed = append(ready, l.Ready), append(healed, l.Healed), append(freed, l.Freed)
@@ -153,18 +164,19 @@ func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
 		}
 		for i, s := range r.Samples {
 			if 3*i/len(r.Samples) == n {
-				memory, routines, on = append(memory, float64(s.Memory)/(1<<20)), append(routines, float64(s.Goroutines)), append(on, float64(s.On))
+				memory, heap = append(memory, float64(s.Memory)/(1<<20)), append(heap, float64(s.Heap)/(1<<20))
+				routines, on = append(routines, float64(s.Goroutines)), append(on, float64(s.On))
 			}
 		}
-		return ready, healed, freed, memory, routines, on
+		return ready, healed, freed, memory, heap, routines, on
 	}
 	for n, name := range []string{"first third", "second third", "last third"} {
-		ready, healed, freed, memory, routines, on := third(n)
+		ready, healed, freed, memory, heap, routines, on := third(n)
 		if len(ready) == 0 || len(memory) == 0 {
 			continue
 		}
-		fmt.Fprintf(text, "  %-12s %4d lives: request to ready %s s, failure to ready %s s, delete to gone %s s; server %s MiB, %s goroutines; %s machines on\n",
-			name, len(ready), spread(ready, 1), spread(healed, 1), spread(freed, 1), spread(memory, 0), spread(routines, 0), spread(on, 0))
+		fmt.Fprintf(text, "  %-12s %4d lives: request to ready %s s, failure to ready %s s, delete to gone %s s; server %s MiB resident, heap in use after a collection %s MiB, %s goroutines; %s machines on\n",
+			name, len(ready), spread(ready, 1), spread(healed, 1), spread(freed, 1), spread(memory, 0), spread(heap, 0), spread(routines, 0), spread(on, 0))
 	}
 	cpu := r.After.CPU - r.Before.CPU
 	boots := float64(max(r.Members+r.Cleanings, 1))
@@ -174,7 +186,8 @@ func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
 		name string
 		s    cycle.Sample
 	}{{"before", r.Before}, {"after", r.After}} {
-		fmt.Fprintf(text, "  at rest %-6s %4.0f MiB, %d goroutines, store %.1f MiB\n", s.name, float64(s.s.Memory)/(1<<20), s.s.Goroutines, float64(s.s.Store)/(1<<20))
+		fmt.Fprintf(text, "  at rest %-6s %4.0f MiB resident, %.0f of them pages of files, heap in use after a collection %.0f MiB, %d goroutines, store %.1f MiB\n", s.name, float64(s.s.Memory)/(1<<20),
+			float64(s.s.Mapped)/(1<<20), float64(s.s.Heap)/(1<<20), s.s.Goroutines, float64(s.s.Store)/(1<<20))
 	}
 	fmt.Fprintf(text, "  left in the end: %d things\n", len(r.Left))
 	if r.FirstFailure != nil {

@@ -29,6 +29,7 @@ const (
 	partRush      = "rush"
 	partEnrolment = "enrolment"
 	partCycle     = "cycle"
+	partWhole     = "whole"
 )
 
 // buildOutside makes the images that machines boot, and measures that if asked to; then it tells the process inside where they are.
@@ -89,7 +90,7 @@ func machines(ctx context.Context, o options, work string, log *slog.Logger, tex
 			return fmt.Errorf("cp: %w: %s", err, out)
 		}
 		run := map[string]func(context.Context, options, string, *slog.Logger, *bytes.Buffer) error{
-			partBoots: boots, partRush: rush, partEnrolment: enrolment, partCycle: cycles,
+			partBoots: boots, partRush: rush, partEnrolment: enrolment, partCycle: cycles, partWhole: wholes,
 		}[part]
 		if err := run(ctx, o, dir, log, text); err != nil {
 			return fmt.Errorf("%s: %w", part, err)

@@ -67,7 +67,7 @@ func startSite(ctx context.Context, program, dir string, nodes, slots int, memor
 }
 
 func (s *site) nodesReady(ctx context.Context, wanted int) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute) // on a busy machine
 	defer cancel()
 	for {
 		nodes, err := s.client.Nodes(ctx)
@@ -210,18 +210,21 @@ func (s *site) agentOf(node string) (int, error) {
 }
 
 // residentBytes reads VmRSS of proc(5).
-func residentBytes(pid int) (int64, error) {
+func residentBytes(pid int) (int64, error) { return statusBytes(pid, "VmRSS:") }
+
+// statusBytes reads an amount of memory of /proc/PID/status by its name.
+func statusBytes(pid int, name string) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(line, name); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
+	return 0, fmt.Errorf("/proc/%d/status has no %s", pid, name)
 }
 
 func freePort(ctx context.Context) (string, error) {

@@ -48,6 +48,7 @@ func allParts() []part {
 		{partBoots, groupMachines, "boot a machine, beside a boot server by hand", 10 * time.Minute},
 		{partRush, groupMachines, "boot emulated machines at once", 8 * time.Minute},
 		{partEnrolment, groupMachines, "enroll 1,000 machines", 5 * time.Minute},
+		{partWhole, groupMachines, "clusters of 1, 2 and 4 whole machines from off to MPI by stage, beside the same machines by hand", 35 * time.Minute},
 		{partCycle, groupMachines, "clusters of whole machines that come, fail, heal and go on 1,000 simulated machines", 16 * time.Minute},
 		{partStarts, groupVM, "start one virtual machine, beside the same QEMU by hand", 4 * time.Minute},
 		{partMany, groupVM, "start eight virtual machines at once, beside eight by hand", 10 * time.Minute},

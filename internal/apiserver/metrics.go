@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"runtime"
+	"runtime/metrics"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,8 +72,16 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(out, "# HELP nearmetal_ports_omitted Ports with counters beyond the %d that are listed.\n# TYPE nearmetal_ports_omitted gauge\nnearmetal_ports_omitted %d\n",
 		maxMeasuredPorts, omitted)
 	fmt.Fprintf(out, "# HELP nearmetal_server_goroutines Goroutines of the server.\n# TYPE nearmetal_server_goroutines gauge\nnearmetal_server_goroutines %d\n", runtime.NumGoroutine())
+	fmt.Fprintf(out, "# HELP nearmetal_server_heap_live_bytes Memory that the server's last garbage collection found in use.\n# TYPE nearmetal_server_heap_live_bytes gauge\nnearmetal_server_heap_live_bytes %d\n", heapLive())
 	s.fabricMetrics(r.Context(), out)
 	_ = out.Flush() // a client that does not take the answer is gone
+}
+
+// heapLive is what the last garbage collection found in use, in bytes. Resident memory is more: what was freed since, and pages of the store's file.
+func heapLive() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }
 
 // fabricMetrics writes how many alarms and faults each fabric has, by kind. All users may know of them.

@@ -18,8 +18,8 @@ const (
 	Schedulable Availability = "schedulable"
 	Unknown     Availability = "unknown" // not heard of, not yet given up
 	Down        Availability = "down"
-	Asleep      Availability = "asleep" // a machine that is off and at rest: it may be given away whole, and gets nothing else
-	Warm        Availability = "warm"   // the same, but on: it waits in its boot agent, and is had sooner
+	Asleep      Availability = "asleep"    // a machine that is off and at rest: it may be given away whole, and gets nothing else
+	Warm        Availability = "warm"      // the same, but on: it waits in its boot agent, and is had sooner
 	Returning   Availability = "returning" // a machine that is cleaned, inspected or switched off, and asleep or warm after that by itself
 	Drained     Availability = "drained"
 	Unencrypted Availability = "unencrypted" // the site's underlay is encrypted, and the node's kernel can't

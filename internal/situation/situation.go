@@ -207,21 +207,6 @@ func leaving(m *state.Machine) bool {
 		r.Quarantine != nil
 }
 
-// returning reports whether a machine that nobody is to have now is off or warm, and clean, after what is done with it, unless something fails: it is
-// stopped, cleaned or inspected, or rests and is about to be. One that its operators hold, remove, or asked to boot something does not come back by itself.
-func returning(m *state.Machine) bool {
-	r, pending := m.Record, m.PowerPending()
-	if r == nil || r.Quarantine != nil || m.Intent.RemoveRequestedAt != nil || m.Intent.Hold.Number > r.DoneHold || pending != nil && pending.Action != api.PowerActionOff {
-		return false
-	}
-	switch r.Phase {
-	case api.MachineCleaning, api.MachineStopping, api.MachineInspecting:
-		return true
-	default:
-		return Rests(m)
-	}
-}
-
 // rising reports whether a machine boots: its agent may be there already, but its root is not all there yet.
 func rising(m *state.Machine) bool { return m.Record != nil && m.Record.Phase == api.MachineBooting }
 

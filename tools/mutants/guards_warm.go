@@ -3,6 +3,48 @@ package main
 // warmGuards: machines that nobody has wait in their boot agents, or go off, and who gets which is no accident.
 var warmGuards = []Mutant{
 	{
+		Guard:   "who asks for machines that come free by themselves waits, and is not refused",
+		File:    "internal/admission/planner.go",
+		Find:    "c == noRoom && p.comesFree(a)",
+		Replace: "false && p.comesFree(a)",
+		Test:    "./internal/admission TestARequestWaitsForMachinesThatComeFreeByThemselves",
+	},
+	{
+		Guard:   "a machine that somebody still has does not come free by itself",
+		File:    "internal/placement/plan.go",
+		Find:    "return !h.releasing || h.quarantined })",
+		Replace: "return h.quarantined })",
+		Test:    "./internal/admission TestARequestWaitsForMachinesThatComeFreeByThemselves",
+	},
+	{
+		Guard:   "a machine in quarantine does not come back by itself",
+		File:    "internal/situation/whole.go",
+		Find:    "if r == nil || r.Quarantine != nil ||",
+		Replace: "if r == nil ||",
+		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
+	},
+	{
+		Guard:   "a machine that is to be removed does not come back by itself",
+		File:    "internal/situation/whole.go",
+		Find:    "r.Quarantine != nil || m.Intent.RemoveRequestedAt != nil ||",
+		Replace: "r.Quarantine != nil ||",
+		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
+	},
+	{
+		Guard:   "a machine that is to be held does not come back by itself",
+		File:    "internal/situation/whole.go",
+		Find:    "m.Intent.Hold.Number > r.DoneHold || pending",
+		Replace: "pending",
+		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
+	},
+	{
+		Guard:   "a machine that is asked to boot does not come back by itself",
+		File:    "internal/situation/whole.go",
+		Find:    "|| pending != nil && pending.Action != api.PowerActionOff {",
+		Replace: "|| pending != nil && false {",
+		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
+	},
+	{
 		Guard:   "a machine that was not cleaned is no warm one",
 		File:    "internal/situation/situation.go",
 		Find:    "now.warm = now.asleep && isWarm(m)",

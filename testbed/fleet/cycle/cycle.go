@@ -5,6 +5,7 @@
 package cycle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,6 +27,12 @@ type Config struct {
 	Environment string
 	// Lasts is how long users begin again. What has begun then is finished.
 	Lasts time.Duration
+	// Lives is how many clusters each user has, one after the other; 0: Lasts decides.
+	Lives int
+	// Settled is how many goroutines more than at rest before may be there at rest after: those that work now and then; 0: 20.
+	Settled int
+	// Rest is how long everything may take to be at rest in the end; 0: 5 minutes.
+	Rest time.Duration
 	// Sample measures the server, every Every and at rest, before and after.
 	Sample func(ctx context.Context) (Sample, error)
 	Every  time.Duration
@@ -34,10 +41,10 @@ type Config struct {
 // Sample is what the server takes at one moment.
 type Sample struct {
 	At time.Time
-	// Memory is resident, in bytes; CPU is the processor time since its start, in seconds; Store is what its store has on disk, in bytes.
-	Memory, Store int64
-	CPU           float64
-	Goroutines    int
+	// Memory is resident, in bytes, of which Mapped are pages of files; Heap is what the last garbage collection found in use; CPU is the processor time since its start, in seconds; Store is what its store has on disk, in bytes.
+	Memory, Store, Mapped, Heap int64
+	CPU                         float64
+	Goroutines                  int
 	// On counts the machines that are on.
 	On int
 }
@@ -108,19 +115,17 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return r.result, r.settle(ctx)
 }
 
-// settled is how many goroutines more than at rest before may be there at rest after: those that work now and then.
-const settled = 20
-
 // settle waits until the server has as many goroutines as before: connections of machines that are off go after a while.
 func (r *run) settle(ctx context.Context) (err error) {
-	const patience = 5 * time.Minute
+	patience := cmp.Or(r.Rest, 5*time.Minute)
 	for began := time.Now(); ; {
+		r.Machines.hangUp()
 		if r.result.After, err = r.Sample(ctx); err != nil {
 			return err
 		}
 		more := r.result.After.Goroutines - r.result.Before.Goroutines
 		switch {
-		case more <= settled:
+		case more <= cmp.Or(r.Settled, 20):
 			return nil
 		case time.Since(began) > patience:
 			r.result.Left = append(r.result.Left, fmt.Sprintf("%d goroutines more than before", more))
@@ -140,9 +145,13 @@ func (r *run) note(err error) {
 	}
 }
 
-func (r *run) over() bool {
+// over reports whether a user who has had so many clusters begins no other.
+func (r *run) over(lives int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.Lives > 0 {
+		return r.failure != nil || lives == r.Lives
+	}
 	return r.failure != nil || time.Since(r.began) > r.Lasts
 }
 
@@ -193,7 +202,7 @@ func (r *run) until(ctx context.Context, name string, what string, is func(c api
 		case there && (c.Status.Phase == api.ClusterFailed || c.Status.Phase == api.ClusterRefused):
 			return fmt.Errorf("cluster %s is %s: %s", name, c.Status.Phase, c.Status.Message)
 		case time.Since(began) > patience:
-			return fmt.Errorf("cluster %s is not %s within %s: it is %s: %s", name, what, patience, c.Status.Phase, c.Status.Message)
+			return fmt.Errorf("cluster %s is not %s within %s: it is %s: %s%s", name, what, patience, c.Status.Phase, c.Status.Message, r.machinesOf(ctx, c))
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -201,9 +210,36 @@ func (r *run) until(ctx context.Context, name string, what string, is func(c api
 	}
 }
 
+// machinesOf tells what the machines of a cluster do, for whoever has to find out why it does not go on.
+func (r *run) machinesOf(ctx context.Context, c api.Cluster) (text string) {
+	nodes, err := r.Client.Nodes(ctx)
+	if err != nil {
+		return "; " + err.Error()
+	}
+	for _, n := range nodes {
+		if n.Machine == nil {
+			continue
+		}
+		record := n.Machine.Record
+		member := slices.IndexFunc(c.Status.Members, func(m api.MemberStatus) bool { return m.Node == n.Name })
+		if member < 0 && (record.Tenant == nil || record.Tenant.Cluster != c.Name) {
+			continue
+		}
+		text += fmt.Sprintf("\nmachine %s is %s (%s), generation %d, attempt %d: %s", n.Name, record.Phase, record.Power, record.Generation, record.Attempt, record.Message)
+		if record.Tenant != nil {
+			text += fmt.Sprintf("; its tenant is %s", record.Tenant.Assignment)
+		}
+		if member >= 0 {
+			m := c.Status.Members[member]
+			text += fmt.Sprintf("; member %s is %s: %s", m.Name, m.Phase, m.Message)
+		}
+	}
+	return text
+}
+
 // live is one user.
 func (u user) live(ctx context.Context) error {
-	for n := 0; !u.over(); n++ {
+	for n := 0; !u.over(n); n++ {
 		name := fmt.Sprintf("c%d-%d", u.number, n)
 		life, err := u.cluster(ctx, name)
 		if err != nil {
@@ -235,7 +271,8 @@ func (u user) cluster(ctx context.Context, name string) (l Life, err error) {
 		return l, err
 	}
 	u.mu.Lock()
-	dies := u.clusters[name].Status.Members[0]
+	before := u.clusters[name].Status
+	dies := before.Members[0]
 	u.mu.Unlock()
 	i, err := strconv.Atoi(strings.TrimPrefix(dies.Node, "m"))
 	if err != nil {
@@ -243,8 +280,9 @@ func (u user) cluster(ctx context.Context, name string) (l Life, err error) {
 	}
 	u.Machines.Fail(i)
 	if err := timed(&l.Healed, "healed", func(c api.Cluster, there bool) bool {
-		return ready(c, there) && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
-			return m.Name == dies.Name && m.Rank == dies.Rank && m.Node != dies.Node && m.Phase == api.MemberReady
+		// Where few machines are spare, it may be the same one, cleaned.
+		return ready(c, there) && c.Status.Generation > before.Generation && slices.ContainsFunc(c.Status.Members, func(m api.MemberStatus) bool {
+			return m.Name == dies.Name && m.Rank == dies.Rank && m.Phase == api.MemberReady
 		})
 	}); err != nil {
 		return l, err
@@ -257,7 +295,7 @@ func (u user) cluster(ctx context.Context, name string) (l Life, err error) {
 
 // rest waits until all machines are off and nobody's, and tells what stays.
 func (r *run) rest(ctx context.Context) (left []string, err error) {
-	const patience = 5 * time.Minute
+	patience := cmp.Or(r.Rest, 5*time.Minute)
 	for began := time.Now(); ; {
 		if left, err = r.left(ctx); err != nil || len(left) == 0 || time.Since(began) > patience {
 			return left, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,6 +35,8 @@ type Machines struct {
 
 	mu   sync.Mutex
 	ends map[int]context.CancelFunc // of those that are on
+	// ended are the clients of agents that have ended.
+	ended []*http.Client
 
 	// booted counts boots by purpose, failed those that came to nothing by themselves; first is the first of these.
 	members, cleanings, failed atomic.Int64
@@ -64,6 +67,15 @@ func (m *Machines) Close() error {
 func (m *Machines) Fail(i int) {
 	if m.bmcs.Set(i, false) {
 		m.cut(i)
+	}
+}
+
+// hangUp closes the connections of machines that are off, which a real one takes along. One whose last stream has just ended may need another call.
+func (m *Machines) hangUp() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.ended {
+		c.CloseIdleConnections()
 	}
 }
 
@@ -144,6 +156,11 @@ func (m *Machines) runAgent(ctx context.Context, s fleet.Stages) (err error) {
 		return fmt.Errorf("the agent of %s: %w", w.Name, err)
 	}
 	known.Use(&cfg)
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.ended = append(m.ended, cfg.Client)
+	}()
 	if err := agent.Run(off, cfg); err != nil && off.Err() == nil {
 		return fmt.Errorf("the agent of %s: %w", w.Name, err)
 	}
