@@ -161,15 +161,14 @@ func (m *Machine) secure(s *Stages) (*client, error) {
 	return c, nil
 }
 
-// post sends a message of the boot API and reads its answer.
-func (c *client) post(ctx context.Context, s *Stages, path string, body, answer any) error {
-	data, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
+// postTries is how often a message is sent that gets no answer.
+const postTries = 5
+
+// send sends a message once.
+func (c *client) send(ctx context.Context, s *Stages, path string, data []byte) (status int, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.Arguments.Server+path, bytes.NewReader(data))
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if s.Welcome.Session != "" {
@@ -177,15 +176,36 @@ func (c *client) post(ctx context.Context, s *Stages, path string, body, answer 
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	answer, err = io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
+// post sends a message of the boot API and reads its answer.
+func (c *client) post(ctx context.Context, s *Stages, path string, body, answer any) error {
+	data, err := json.Marshal(body)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return err
 	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", path, response.Status, bytes.TrimSpace(text))
+	var status int
+	var text []byte
+	for try := 1; ; try++ {
+		if status, text, err = c.send(ctx, s, path, data); err == nil {
+			break
+		}
+		// A busy server may close a connection. The boot agent calls again, too.
+		if try == postTries || ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		s.Repeats++
+		if err := s.pause(ctx); err != nil {
+			return err
+		}
+	}
+	if status != http.StatusOK {
+		return fmt.Errorf("%s: %d %s: %s", path, status, http.StatusText(status), bytes.TrimSpace(text))
 	}
 	if len(text) == 0 {
 		return nil

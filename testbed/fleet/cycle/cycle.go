@@ -188,7 +188,7 @@ func (r *run) sample(ctx context.Context) {
 
 // until waits until a cluster is as it should be; false: it is gone.
 func (r *run) until(ctx context.Context, name string, what string, is func(c api.Cluster, there bool) bool) error {
-	const patience = 10 * time.Minute
+	const patience = 20 * time.Minute // a boot without progress has failed after half of it
 	for began := time.Now(); ; {
 		r.mu.Lock()
 		c, there := r.clusters[name]
