@@ -46,13 +46,15 @@ type options struct {
 	enrol      int
 	cycle      time.Duration
 	pairs      int
+	// whole are the sizes of clusters of whole machines.
+	whole []int
 	// devicePatience is how much processor time a side of device placement may take for one answer.
 	devicePatience time.Duration
 }
 
 func main() {
 	var o options
-	var sizes, only string
+	var sizes, whole, only string
 	flag.StringVar(&o.nearmetal, "nearmetal", "bin/nearmetal", "the program to measure")
 	flag.StringVar(&o.peers, "peers", "bench/peers", "directory of the peers' scripts")
 	flag.StringVar(&o.out, "out", "bench/out", "directory for the results")
@@ -67,6 +69,7 @@ func main() {
 	flag.IntVar(&o.enrol, "enrol", 1000, "number of machines to enroll, in parts enrolment and cycle")
 	flag.DurationVar(&o.cycle, "cycle", 10*time.Minute, "how long clusters come and go in part cycle")
 	flag.DurationVar(&o.devicePatience, "device-patience", 10*time.Second, "processor time that each side of part devices may take for one answer; 10s is the limit of Kubernetes' scheduler")
+	flag.StringVar(&whole, "whole", "1,2,4", "sizes of the clusters of whole machines, in part whole")
 	flag.IntVar(&o.pairs, "pairs", 3, "number of boot pairs")
 	if len(os.Args) > 1 && os.Args[1] == messengerCommand {
 		if err := runMessenger(os.Args[2:]); err != nil {
@@ -89,13 +92,18 @@ func main() {
 			return
 		}
 	}
-	for _, s := range strings.Split(sizes, ",") {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > 1000 {
-			fmt.Fprintf(os.Stderr, "bench: -sizes %q: %q is no number of members from 1 to 1000\n", sizes, s)
-			os.Exit(2)
+	for _, list := range []struct {
+		flag, text string
+		into       *[]int
+	}{{"sizes", sizes, &o.sizes}, {"whole", whole, &o.whole}} {
+		for _, s := range strings.Split(list.text, ",") {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 || n > 1000 {
+				fmt.Fprintf(os.Stderr, "bench: -%s %q: %q is no number of members from 1 to 1000\n", list.flag, list.text, s)
+				os.Exit(2)
+			}
+			*list.into = append(*list.into, n)
 		}
-		o.sizes = append(o.sizes, n)
 	}
 	var err error
 	if o.chosen, err = choose(only); err != nil {

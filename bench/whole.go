@@ -30,9 +30,7 @@ const (
 // sideWarm is Nearmetal with machines that wait in their boot agents.
 const sideWarm = "nearmetal, warm"
 
-// wholeSizes are the clusters that are measured, wholeWarm the one of warm machines.
-func wholeSizes() []int { return []int{1, 2, 4} }
-
+// wholeWarm is the size of the cluster that is measured with warm machines, too.
 const wholeWarm = 2
 
 // wholeBench compares clusters of whole machines with the same machines booted by hand.
@@ -79,7 +77,7 @@ func wholeStages() []string {
 // wholes measures clusters of 1, 2 and 4 whole machines from request to MPI, off and warm, beside the same machines booted by hand; their release; and
 // what a power cut costs.
 func wholes(ctx context.Context, o options, dir string, log *slog.Logger, text *bytes.Buffer) (err error) {
-	sizes, out := fitting(wholeSizes(), machinesFor(totalBytes()))
+	sizes, out := fitting(o.whole, machinesFor(totalBytes()))
 	if len(out) > 0 {
 		fmt.Fprintf(text, "Clusters of %v whole machines omitted: this machine has %s of memory.\n", out, totalMemory())
 	}
@@ -90,7 +88,7 @@ func wholes(ctx context.Context, o options, dir string, log *slog.Logger, text *
 	config := vdc.Config{
 		Name: "bn", ProvisioningLink: bootCable, BMCLink: "bnbmc", BMCNetwork: netip.MustParsePrefix("10.98.60.0/24"), Log: b.hears,
 	}
-	for i := range slices.Max(sizes) {
+	for i := range max(slices.Max(sizes), 2) { // a cluster of one has a spare
 		config.Machines = append(config.Machines, vdc.MachineConfig{Name: fmt.Sprintf("w%d", i), Firmware: api.FirmwareBIOS, CPUs: wholeCores, MemoryMiB: wholeMiB})
 	}
 	if b.dc, err = vdc.Start(ctx, config); err != nil {
@@ -117,10 +115,8 @@ func wholes(ctx context.Context, o options, dir string, log *slog.Logger, text *
 				}
 			}
 		}
-		if len(config.Machines) > 1 {
-			if err := b.lose(ctx); err != nil {
-				return fmt.Errorf("a power cut: %w", err)
-			}
+		if err := b.lose(ctx); err != nil {
+			return fmt.Errorf("a power cut: %w", err)
 		}
 	}
 	b.tell(text, sizes, busy)
@@ -343,6 +339,7 @@ func (b *wholeBench) byNearmetal(ctx context.Context, r *wholeRun, rests api.Mac
 	if err != nil {
 		return err
 	}
+	booted := map[string]time.Time{}
 	for _, member := range cluster.Status.Members {
 		m, err := b.dc.Machine(member.Node)
 		if err != nil {
@@ -357,6 +354,7 @@ func (b *wholeBench) byNearmetal(ctx context.Context, r *wholeRun, rests api.Mac
 		}
 		b.note(r, began, m)
 		boot := timedBoot{ordered: began, record: known}
+		booted[m.Name] = boot.stage(api.StageReady)
 		r.ended[tillPlaced] = max(r.ended[tillPlaced], boot.since(known.Record.Boot.DecidedAt))
 		r.ended[tillMembers] = max(r.ended[tillMembers], boot.since(boot.stage(api.StageReady)))
 		b.log.Info("whole", "machine", m.Name, "boot", bootStagesOf(boot))
@@ -370,14 +368,39 @@ func (b *wholeBench) byNearmetal(ctx context.Context, r *wholeRun, rests api.Mac
 			return errors.Join(err, b.release(ctx, r, rests))
 		}
 	}
-	if trace, err := b.site.client.ClusterTrace(ctx, wholeName); err == nil {
-		for _, s := range trace.Spans {
-			b.log.Info("whole", "span", s.Name, "node", s.Node, "member", s.Member, "at", s.Began.Sub(began).Seconds(), "seconds", s.Seconds)
+	if err := b.own(ctx, r, began, booted); err != nil {
+		return err
+	}
+	return b.release(ctx, r, rests)
+}
+
+// own takes down what of a run is the control plane's: until machines were chosen, and at the other end what is neither their boot nor the start of their
+// members, which the site's trace has. booted are the ends of the boots, by machine.
+func (b *wholeBench) own(ctx context.Context, r *wholeRun, began time.Time, booted map[string]time.Time) error {
+	trace, err := b.site.client.ClusterTrace(ctx, wholeName)
+	if err != nil {
+		return err
+	}
+	var started, ready time.Time
+	for _, s := range trace.Spans {
+		end := s.Began.Add(time.Duration(s.Seconds * float64(time.Second)))
+		b.log.Info("whole", "span", s.Name, "node", s.Node, "from", s.Began.Sub(began).Seconds(), "to", end.Sub(began).Seconds())
+		switch {
+		case s.Name == "create":
+			ready = end
+		case s.Node == "":
+		case end.After(started):
+			started = end
+		}
+		if boot := booted[s.Node]; s.Name == "reachable" && !boot.IsZero() {
+			r.own["start"] = max(r.own["start"], s.Began.Sub(boot).Seconds())
 		}
 	}
 	r.own["placement"] = r.ended[tillPlaced]
-	r.own["ready"] = max(r.ended[tillReady]-r.ended[tillMembers], 0)
-	return b.release(ctx, r, rests)
+	if !started.IsZero() {
+		r.own["ready"] = max(ready.Sub(started).Seconds(), 0)
+	}
+	return nil
 }
 
 // bootStagesOf lists the stages of a boot as the site has them, in seconds since the request.
@@ -412,70 +435,4 @@ func wantHello(said string, ranks int) error {
 		return fmt.Errorf("%d ranks of MPI said hello, want %d: %s", got, ranks, said)
 	}
 	return nil
-}
-
-// release deletes the cluster, and waits until all machines rest.
-func (b *wholeBench) release(ctx context.Context, r *wholeRun, rests api.MachinePhase) error {
-	began := time.Now()
-	if _, err := b.site.client.DeleteCluster(ctx, wholeName); err != nil {
-		return err
-	}
-	for change, err := range b.site.client.WatchCluster(ctx, wholeName) {
-		if change.Deleted || gone(err) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-	}
-	r.gone = time.Since(began).Seconds()
-	err := b.rest(ctx, rests, r.size)
-	r.free = time.Since(began).Seconds()
-	return err
-}
-
-// lose cuts the power of the only machine of a cluster, and waits until another one has its place.
-func (b *wholeBench) lose(ctx context.Context) (err error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*wholeLimit)
-	defer cancel()
-	if err := b.open(ctx); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.site.stop()) }()
-	if err := errors.Join(b.rest(ctx, api.MachineOff, 2), b.create(ctx, 1)); err != nil {
-		return err
-	}
-	cluster, err := b.site.client.Cluster(ctx, wholeName)
-	if err != nil {
-		return err
-	}
-	was := cluster.Status.Members[0].Node
-	began := time.Now()
-	if err := b.dc.CutPower(was); err != nil {
-		return err
-	}
-	var took [3]float64
-	for change, err := range b.site.client.WatchCluster(ctx, wholeName) {
-		if err != nil {
-			return err
-		}
-		status := change.Cluster.Status
-		ready := slices.IndexFunc(status.Members, func(m api.MemberStatus) bool { return m.Phase == api.MemberReady })
-		switch {
-		case took[0] == 0 && (ready < 0 || status.Members[ready].Node != was):
-			took[0] = time.Since(began).Seconds()
-		case took[0] > 0 && took[1] == 0 && ready >= 0 && status.Members[ready].Node != was && status.Phase == api.ClusterReady:
-			took[1] = time.Since(began).Seconds()
-		}
-		if took[1] > 0 {
-			break
-		}
-	}
-	err = b.mpi(ctx, 1)
-	took[2] = time.Since(began).Seconds()
-	if err == nil {
-		b.lost = append(b.lost, took)
-		b.log.Info("whole", "lost", took)
-	}
-	return errors.Join(err, b.release(ctx, &wholeRun{size: 1}, api.MachineOff))
 }

@@ -68,9 +68,11 @@ func (b *wholeBench) tellOwn(text *bytes.Buffer, size int, sides []string, shown
 		own := func(what string) func(wholeRun) (float64, bool) {
 			return func(r wholeRun) (float64, bool) { v, ok := r.own[what]; return v, ok }
 		}
-		all := func(r wholeRun) (float64, bool) { return r.own["placement"] + r.own["answers"] + r.own["ready"], true }
-		fmt.Fprintf(text, "  %d machines: %s over by hand until MPI, by round: %s; the control plane's own share %s s: to choose machines %s, to answer DHCP and scripts %s, from the last member's end of boot to ready %s\n",
-			size, side, shown(ratios, 2), shown(b.of(side, size, all), 2), shown(b.of(side, size, own("placement")), 2), shown(b.of(side, size, own("answers")), 2), shown(b.of(side, size, own("ready")), 2))
+		all := func(r wholeRun) (float64, bool) {
+			return r.own["placement"] + r.own["answers"] + r.own["start"] + r.own["ready"], true
+		}
+		fmt.Fprintf(text, "  %d machines: %s over by hand until MPI, by round: %s; the control plane's own share %s s: to choose machines %s, to answer DHCP and scripts %s, from the end of a boot to the start of its member %s, from the last member to the cluster %s\n",
+			size, side, shown(ratios, 2), shown(b.of(side, size, all), 2), shown(b.of(side, size, own("placement")), 2), shown(b.of(side, size, own("answers")), 2), shown(b.of(side, size, own("start")), 2), shown(b.of(side, size, own("ready")), 2))
 		fmt.Fprintf(text, "  %d machines: %s from delete to gone %s s, to all machines clean and at rest %s s\n", size, side,
 			shown(b.of(side, size, func(r wholeRun) (float64, bool) { return r.gone, true }), 1), shown(b.of(side, size, func(r wholeRun) (float64, bool) { return r.free, true }), 1))
 	}

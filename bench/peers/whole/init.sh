@@ -17,7 +17,7 @@ argument() { sed -n "s/.*\b$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
 for _ in 1 2; do
 	find /sys/devices -name modalias -exec cat {} + | sort -u | xargs modprobe -q -a
 done
-modprobe -a loop erofs overlay || fail "modules of the root"
+modprobe -a crc32c_generic loop erofs overlay || fail "modules of the root"
 say "kernel runs"
 
 mac=$(argument hand.mac)
