@@ -117,6 +117,8 @@ type Image struct {
 	RootUnpackedBytes int64  `json:"root_unpacked_bytes"`
 	MetalBytes        int64  `json:"metal_bytes,omitempty"`
 	KernelVersion     string `json:"kernel_version,omitempty"`
+	// Drivers are the kernel's modules for PCI devices and all that is built into the kernel, by name, sorted; empty: they are not known.
+	Drivers []string `json:"drivers,omitempty"`
 	// Disk is set for the disk of another system; RootBytes is then the size of its file.
 	Disk    *ForeignDisk `json:"disk,omitempty"`
 	BuiltAt time.Time    `json:"built_at"`

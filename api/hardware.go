@@ -109,11 +109,13 @@ type GPU struct {
 
 // PCI is a PCI function.
 type PCI struct {
-	Address  string `json:"address"`
-	Class    string `json:"class"`  // six hexadecimal digits
-	Device   string `json:"device"` // VENDOR:DEVICE, four hexadecimal digits each
-	Name     string `json:"name,omitempty"`
-	Driver   string `json:"driver,omitempty"`
+	Address string `json:"address"`
+	Class   string `json:"class"`  // six hexadecimal digits
+	Device  string `json:"device"` // VENDOR:DEVICE, four hexadecimal digits each
+	Name    string `json:"name,omitempty"`
+	Driver  string `json:"driver,omitempty"`
+	// Module is the kernel module with that driver; empty where the driver is a part of the kernel that inspected the machine.
+	Module   string `json:"module,omitempty"`
 	TotalVFs int    `json:"total_vfs,omitempty"`
 	NUMANode int    `json:"numa_node"`
 }

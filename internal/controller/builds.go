@@ -230,6 +230,7 @@ func imageOf(m *image.Manifest, digest image.Digest) api.Image {
 	}
 	if m.Metal != nil {
 		img.MetalBytes, img.KernelVersion = m.Metal.Kernel.SizeBytes+m.Metal.Initrd.SizeBytes, m.Metal.KernelVersion
+		img.Drivers = m.Metal.Drivers
 	}
 	return img
 }

@@ -82,6 +82,8 @@ type Metal struct {
 	KernelVersion string `json:"kernel_version"`
 	// Arguments are added to the kernel's command line.
 	Arguments string `json:"arguments,omitempty"`
+	// Drivers are the names of the kernel's modules for PCI devices and of all that is built into it, sorted.
+	Drivers []string `json:"drivers,omitempty"`
 }
 
 // Manifest is a built environment. Its JSON, as Encode writes it, is what its digest is of; it holds nothing that differs between two

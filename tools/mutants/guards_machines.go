@@ -3,6 +3,13 @@ package main
 // machineGuards: what is stored of machines, who may power them, and what is built.
 var machineGuards = []Mutant{
 	{
+		Guard:   "an environment whose kernel can't drive a machine's disks or network does not suit it",
+		File:    "internal/machine/compatibility/compatibility.go",
+		Find:    `if kind == "" || f.Module == "" || slices.Contains(img.Drivers, f.Module) {`,
+		Replace: `if kind == "" || f.Module == "" || slices.Contains(img.Drivers, f.Module) || true {`,
+		Test:    "./internal/machine/compatibility TestAnEnvironmentSuitsAMachineOrSaysWhyNot",
+	},
+	{
 		Guard:   "a machine that changed is worked out again",
 		File:    "internal/controller/remembered.go",
 		Find:    `if entry.of == m {`,

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/environment/recipe"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/machine/initrd"
+	"github.com/nearmetal/nearmetal/internal/machine/kernelmodule"
 )
 
 // metal takes the kernel out of the tree and makes its initrd. The modules stay in the root, for all that a running machine may need.
@@ -33,6 +35,18 @@ func (w *worker) metal(ctx context.Context) error {
 		return err
 	}
 	m := &image.Metal{KernelVersion: version, Arguments: w.Recipe.Kernel.Arguments}
+	index, err := kernelmodule.ReadIndex(filepath.Join(modules, "lib/modules", version))
+	if err != nil {
+		return fmt.Errorf("the kernel's modules: %w", err)
+	}
+	m.Drivers = slices.DeleteFunc(index.Drivers(), func(name string) bool { // the indexes name modules that the recipe excludes, too
+		file := index.File(name)
+		if file == "" {
+			return false // built in
+		}
+		_, err := os.Lstat(filepath.Join(modules, "lib/modules", version, file))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	kernel, err := openKernel(root, version)
 	if err != nil {
 		return err

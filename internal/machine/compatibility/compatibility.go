@@ -52,6 +52,7 @@ func Check(hw *api.Hardware, img api.Image) []string {
 	}
 	problems = append(problems, checkMemory(hw, img)...)
 	problems = append(problems, checkDisk(hw, img)...)
+	problems = append(problems, checkDrivers(hw, img)...)
 	return append(problems, CheckMember(hw, img)...)
 }
 
@@ -79,6 +80,22 @@ func CheckMember(hw *api.Hardware, img api.Image) []string {
 // architectures are those the image and its requirements name, without doubles.
 func architectures(img api.Image) []string {
 	return unique(slices.DeleteFunc([]string{img.Architecture, img.Requirements.Architecture}, func(a string) bool { return a == "" }))
+}
+
+// checkDrivers tells which storage and network controllers the image's kernel can't drive (PCI Code and ID Assignment, base classes 01 and 02): inspection
+// found a module for them that the image does not have. What the kernel of the inspection has built in is not judged.
+func checkDrivers(hw *api.Hardware, img api.Image) (problems []string) {
+	if len(img.Drivers) == 0 {
+		return nil
+	}
+	for _, f := range hw.PCI {
+		kind := map[string]string{"01": "storage", "02": "network"}[f.Class[:min(2, len(f.Class))]]
+		if kind == "" || f.Module == "" || slices.Contains(img.Drivers, f.Module) {
+			continue
+		}
+		problems = append(problems, fmt.Sprintf("the image's kernel has no module %s for the %s controller %s (%s)", f.Module, kind, f.Address, cmp.Or(f.Name, f.Device)))
+	}
+	return problems
 }
 
 // checkMemory tells a root that never fits from an environment that has too little beside it.

@@ -41,6 +41,31 @@ func TestAnEnvironmentSuitsAMachineOrSaysWhyNot(t *testing.T) {
 	}{
 		{name: "it suits"},
 		{
+			name: "a kernel without the drivers of disks and network",
+			machine: func(hw *api.Hardware) {
+				hw.PCI = []api.PCI{
+					{Address: "0000:01:00.0", Class: "020000", Device: "8086:10c9", Name: "Intel 82576", Driver: "igb", Module: "igb"},
+					{Address: "0000:02:00.0", Class: "010000", Device: "1022:2020", Driver: "am53c974", Module: "am53c974"},
+					{Address: "0000:03:00.0", Class: "010802", Device: "1b36:0010", Driver: "nvme", Module: "nvme"},
+					{Address: "0000:04:00.0", Class: "010601", Device: "8086:2922", Driver: "ahci"},
+					{Address: "0000:05:00.0", Class: "0c0330", Device: "8086:31a8", Driver: "xhci_hcd", Module: "xhci_pci"},
+					{Address: "0000:06:00.0", Class: "020000", Device: "1af4:1000", Driver: "virtio-pci", Module: "virtio_pci"},
+					{Address: "0000:07:00.0", Class: "020000", Device: "10ec:8139"},
+				}
+			},
+			image: func(i *api.Image) { i.Drivers = []string{"nvme", "virtio_pci"} },
+			want: []string{
+				"the image's kernel has no module igb for the network controller 0000:01:00.0 (Intel 82576)",
+				"the image's kernel has no module am53c974 for the storage controller 0000:02:00.0 (1022:2020)",
+			},
+		},
+		{
+			name: "a kernel of which no drivers are known",
+			machine: func(hw *api.Hardware) {
+				hw.PCI = []api.PCI{{Address: "0000:01:00.0", Class: "020000", Device: "8086:10c9", Module: "igb"}}
+			},
+		},
+		{
 			name:    "another architecture, told once",
 			machine: func(hw *api.Hardware) { hw.Architecture = "aarch64" },
 			want:    []string{"the image is built for x86_64, but the machine is aarch64"},

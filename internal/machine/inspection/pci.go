@@ -64,6 +64,7 @@ func readPCI(_ context.Context, s source) (func(*api.Hardware), []string) {
 			Class:    class,
 			Device:   vendor + ":" + device,
 			Driver:   s.tree.Link(dir + "/driver"),
+			Module:   s.tree.Link(dir + "/driver/module"),
 			TotalVFs: s.totalVFs(address),
 			NUMANode: s.numaNode(s.tree.Real(dir)),
 		})

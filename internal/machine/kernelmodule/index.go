@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -128,6 +129,20 @@ func (x *Index) softLine(line string) error {
 func (x *Index) builtinLine(line string) error {
 	x.builtin[Name(line)] = true
 	return nil
+}
+
+// Drivers returns the names of all modules that drive PCI devices, and of all that is built into the kernel, sorted.
+func (x *Index) Drivers() []string {
+	names := map[string]bool{}
+	for _, a := range x.aliases {
+		if strings.HasPrefix(a.pattern, "pci:") {
+			names[a.name] = true
+		}
+	}
+	for name := range x.builtin {
+		names[name] = true
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // Has tells whether a module is there as a file.

@@ -55,6 +55,9 @@ func TestModulesAreLoadedAfterWhatTheyNeed(t *testing.T) {
 			t.Errorf("Order(%s) = %q, want %q", name, got, want)
 		}
 	}
+	if got, want := x.Drivers(), []string{"loop", "virtio_net"}; !slices.Equal(got, want) {
+		t.Errorf("PCI devices are driven by %v, want %v", got, want)
+	}
 	if !x.Builtin("loop") || x.Has("loop") || !x.Has("ipmi-msghandler") {
 		t.Error("loop is built in, ipmi-msghandler is a module")
 	}

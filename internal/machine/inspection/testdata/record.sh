@@ -28,6 +28,7 @@ for d in /sys/devices/system/node/node[0-9]*; do text "$d/cpulist"; grep MemTota
 text /sys/devices/system/clocksource/clocksource0/{available,current}_clocksource
 text /sys/devices/system/edac/mc/mc*/{ce_count,ue_count}
 for d in /sys/bus/pci/devices/*; do link "$d"; device "$d"; done
+link /sys/bus/pci/drivers/*/module
 link /sys/kernel/iommu_groups/*/devices/*
 for d in /sys/class/net/*; do
 	link "$d" "$d/device"; text "$d"/{address,type,speed,duplex,carrier,operstate,ifindex}
