@@ -143,6 +143,6 @@ func (v *View) whyNotWhole(id int32, g api.Group) string {
 		return ""
 	}
 	return "it is " + cmp.Or(map[Availability]string{
-		Unknown: "not reporting", Down: "not to be had: it boots, goes off, is being cleaned, is in quarantine or has failed",
+		Unknown: "not reporting", Down: "not to be had: it boots, is in quarantine or has failed", Returning: "being cleaned, inspected or switched off, and free after that",
 	}[n.availability], string(n.availability))
 }

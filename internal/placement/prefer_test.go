@@ -96,7 +96,7 @@ func TestEveryMachineIsToldWhyItFitsOrNot(t *testing.T) {
 		"warm true warm: it waits in its boot agent; known to boot since 2026-11-28 12:00:00 UTC",
 		"asleep true off; known to boot since 2026-11-28 12:00:00 UTC",
 		"drained false it is drained",
-		"gone false it is not to be had: it boots, goes off, is being cleaned, is in quarantine or has failed",
+		"gone false it is not to be had: it boots, is in quarantine or has failed",
 		"small false it has 2 cores, and each member needs 4",
 		"taken false it is in use",
 		"unfit false the image has no driver for its network interface e1000e",

@@ -44,6 +44,8 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		}
 	case Unknown:
 		return fmt.Sprintf("node %s is not reporting", node), true
+	case Returning:
+		return fmt.Sprintf("node %s is being cleaned, inspected or switched off", node), false
 	default:
 		return fmt.Sprintf("node %s is %s", node, availability), false
 	}
