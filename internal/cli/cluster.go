@@ -86,8 +86,9 @@ func (a *app) clusterCreate() *cobra.Command {
 		Short: "Create a cluster and wait until it is ready",
 		Long: `Create a cluster and wait until it is ready: SSH, names and hostfile on every member. A name and flags describe a cluster of
 one group; a file (YAML or JSON, "-" for standard input) describes any. A cluster that can't be placed is refused with the
-reason and exit code 5. With --queue, a cluster that could be placed later waits for its turn. The command then shows its position in
-the queue, the reason and, when it is known, the latest start. Ctrl-C ends only the wait.`,
+reason and exit code 5. With --queue, a cluster that could be placed later waits for its turn. Without it, so does one that only needs
+whole machines that are being cleaned, inspected or switched off. The command then shows its position in the queue, the reason and,
+when it is known, the latest start. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal cluster create c1 --size 2 --cores 1 --memory 512MiB --stack container --env local
   nearmetal cluster create c2 --size 16 --time-limit 4h --queue
   nearmetal cluster create -f c1.yaml --no-wait -o json`,
