@@ -107,6 +107,8 @@ type ClusterIntent struct {
 	DeleteRequestedAt *time.Time `json:"delete_requested_at,omitempty"`
 	// Paused asks for its members to be frozen where they are; they go on holding what they have.
 	Paused bool `json:"paused,omitempty"`
+	// PausedFiles are the files of members that have whole machines, as they were saved for the pause: the machines go off, and their roots are in memory.
+	PausedFiles []MemberFiles `json:"paused_files,omitempty"`
 	// Saved asks for its members to be on disk with their memory, holding neither cores nor memory. SaveAskedAt is when that, or the
 	// opposite, was asked for last: it names the request.
 	Saved       bool       `json:"saved,omitempty"`
@@ -166,11 +168,29 @@ type ClusterRecord struct {
 	SnapshotRestore *SnapshotRestoreRecord `json:"snapshot_restore,omitempty"`
 	// Detached are those of the intent's Detaching that no member has any more.
 	Detached []VolumeDetach `json:"detached,omitempty"`
+	// Files are those of members whose machines went off for a pause. They are laid into the root of whoever boots under a member's name, until the cluster
+	// is ready again.
+	Files []MemberFiles `json:"files,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`
 	// ChangedAt is when Phase last changed; the deadlines of a phase count from it. Other commits leave it as it is.
 	ChangedAt time.Time  `json:"changed_at"`
 	ReadyAt   *time.Time `json:"ready_at,omitempty"`
+}
+
+// SavedFiles name an archive in the site's store of members' files.
+type SavedFiles struct {
+	Digest string `json:"digest"`
+	Bytes  int64  `json:"bytes"`
+}
+
+// MemberFiles are the files that a member had changed in its root when its cluster was paused. They are for the member of this name alone.
+type MemberFiles struct {
+	Member string `json:"member"`
+	// Assignment is what the member had then.
+	Assignment string `json:"assignment"`
+	SavedFiles
+	SavedAt time.Time `json:"saved_at"`
 }
 
 // GaveUp is a request that failed, and was given up.

@@ -225,6 +225,13 @@ type Cluster struct {
 	Status  ClusterStatus     `json:"status"`
 }
 
+// PausedFiles tells what was saved of the root of one member.
+type PausedFiles struct {
+	Member  string    `json:"member"`
+	Bytes   int64     `json:"bytes"`
+	SavedAt time.Time `json:"saved_at"`
+}
+
 // ClusterStatus is the observed side of a cluster.
 type ClusterStatus struct {
 	Phase ClusterPhase `json:"phase"`
@@ -247,6 +254,8 @@ type ClusterStatus struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 	// Paused tells that it was asked to pause.
 	Paused bool `json:"paused,omitempty"`
+	// PausedFiles tells what was saved of the roots of members whose machines are off.
+	PausedFiles []PausedFiles `json:"paused_files,omitempty"`
 	// Saved tells that it was asked to be saved, and that this was not given up.
 	Saved bool `json:"saved,omitempty"`
 	// Move is the move of members that was asked for last; nil: none.

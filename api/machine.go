@@ -264,6 +264,8 @@ type Boot struct {
 	Local bool `json:"local,omitempty"`
 	// Member is the assignment that it is booted for; empty for other purposes than that.
 	Member string `json:"member,omitempty"`
+	// Files are laid into its root: what the member had changed in it when its cluster was paused. Nil: nothing is.
+	Files *SavedFiles `json:"files,omitempty"`
 	// Warm: the machine was on, in its boot agent, and goes on from there, without its firmware.
 	Warm bool `json:"warm,omitempty"`
 }
@@ -275,6 +277,8 @@ type MachineTenant struct {
 	Cluster    string `json:"cluster"`
 	// Generation is of the first boot for it.
 	Generation int64 `json:"generation"`
+	// Paused: the machine went off, or goes off, because the member's cluster is paused. It is booted for the member again.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // StageTime is the time at which a stage ended.

@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/archive"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 	"github.com/nearmetal/nearmetal/internal/driver/fake"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/needs"
@@ -271,7 +272,7 @@ func TestATunnelHasTheFilesThatAMemberChangedOrWhyItHasNot(t *testing.T) {
 		_ = c.Close()
 	})
 	read := func() ([]byte, error) {
-		conn, err := s.agent.OpenFiles(t.Context(), "n1", id)
+		conn, err := s.agent.OpenFiles(t.Context(), "n1", id, changedfiles.ForMember)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +289,7 @@ func TestATunnelHasTheFilesThatAMemberChangedOrWhyItHasNot(t *testing.T) {
 	if _, failure := tail.Trailer(); err != nil || failure == nil || !strings.Contains(failure.Error(), "scripted to fail") {
 		t.Errorf("one that fails: %q, %v; its end says %v", data, err, failure)
 	}
-	if _, err := s.agent.OpenFiles(t.Context(), "n1", "uc1.c1-9.1"); err == nil || !strings.Contains(err.Error(), "no such member") {
+	if _, err := s.agent.OpenFiles(t.Context(), "n1", "uc1.c1-9.1", changedfiles.ForMember); err == nil || !strings.Contains(err.Error(), "no such member") {
 		t.Errorf("a member that is not there: %v", err)
 	}
 	// A member that ends amid it: what came is no end.
@@ -297,7 +298,7 @@ func TestATunnelHasTheFilesThatAMemberChangedOrWhyItHasNot(t *testing.T) {
 		_, _ = c.Write([]byte("the arch"))
 		close(began)
 	})
-	conn, err := s.agent.OpenFiles(t.Context(), "n1", id)
+	conn, err := s.agent.OpenFiles(t.Context(), "n1", id, changedfiles.ForMember)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,8 +134,11 @@ func (a *Agent) connector(life context.Context, d driver.Driver, asked agentstre
 		if !ok {
 			return nil, fmt.Errorf("members of stack %q have no changed files to save", d.Stack())
 		}
+		if err := asked.FilesFor.Check(); err != nil {
+			return nil, err
+		}
 		return func(context.Context) (io.ReadWriteCloser, error) {
-			return a.giveFiles(life, saver, asked.MemberID), nil
+			return a.giveFiles(life, saver, asked.MemberID, asked.FilesFor), nil
 		}, nil
 	case agentstream.TargetState, agentstream.TargetMove:
 		return func(ctx context.Context) (io.ReadWriteCloser, error) { return a.offer(ctx, life, asked) }, nil

@@ -154,8 +154,10 @@ type Config struct {
 	Sealer       Sealer
 	Consoles     Consoles
 	Images       Images
-	Recipes      Recipes
-	Compatible   Compatible
+	// MemberFiles stores the files of members that are paused; nil: such members can't be paused.
+	MemberFiles MemberFiles
+	Recipes     Recipes
+	Compatible  Compatible
 	// AgentStream handles POST /agent/v5/stream, the agents' full-duplex HTTP/2 stream, AgentTunnel POST /agent/v1/tunnel/ID, theirs for
 	// tunnels to members, and AgentCarry POST /agent/v1/carry/TARGET/ID, theirs for what another node has of a member; nil: there is none.
 	AgentStream http.Handler

@@ -293,8 +293,8 @@ var (
 	}
 	codeCantPause = Code{
 		"cant_pause", http.StatusConflict, "The cluster can't be paused",
-		"Members of whole machines can't be frozen: nothing stands between them and their processors. A machine that is off has lost its root.",
-		"Save files of its members as an environment and delete the cluster, or scale it down.",
+		"The files of a member that has a whole machine could not be saved, and its root ends with the machine's power. Nothing was changed.",
+		"See `detail`, then pause it again.",
 	}
 	codeCantSave = Code{
 		"cant_save", http.StatusConflict, "The cluster can't be saved",

@@ -29,7 +29,7 @@ func joinCluster(c *state.Cluster, seen Observed) api.Cluster {
 	out := api.Cluster{
 		Name: name, UID: in.UID, Project: project, User: in.User, Labels: in.Labels, Spec: in.Spec,
 		Status: api.ClusterStatus{
-			Phase: api.ClusterPending, Message: "waiting for a decision", Paused: in.Paused, Saved: lifecycle.WantsSaved(in, c.Record),
+			Phase: api.ClusterPending, Message: "waiting for a decision", Paused: in.Paused, PausedFiles: pausedFiles(c), Saved: lifecycle.WantsSaved(in, c.Record),
 			Members: []api.MemberStatus{}, CreatedAt: in.CreatedAt, DeletedAt: in.DeleteRequestedAt,
 		},
 	}

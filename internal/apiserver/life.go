@@ -244,38 +244,6 @@ func shortName(full string) string {
 	return name
 }
 
-func (s *Server) pauseCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
-	c, err := s.findCluster(ctx, in.Name)
-	if err != nil {
-		return nil, err
-	}
-	name := shownName(who(ctx), c.Name())
-	return s.changeIntent(ctx, c, func(intent *api.ClusterIntent) error {
-		if intent.Paused {
-			return nil
-		}
-		if lifecycle.WantsSaved(intent, c.Record) || lifecycle.Shelving(phaseOf(c)) {
-			return isSaved(name)
-		}
-		if s.cfg.Offers.Metal && slices.ContainsFunc(intent.Spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal }) {
-			return fail(codeCantPause, "members of cluster %q are whole machines, which can't be frozen, and lose their root with their power; save files of them "+
-				"('nearmetal cluster save %s --files ENVIRONMENT') and delete the cluster, or scale the cluster down", name, name)
-		}
-		switch phase := phaseOf(c); phase {
-		case api.ClusterReady, api.ClusterScaling, api.ClusterDegraded, api.ClusterResuming, api.ClusterPausing, api.ClusterPaused:
-			if c.Record.ExpiredAt != nil {
-				return isExpired(name)
-			}
-		case api.ClusterPending, api.ClusterQueued, api.ClusterStarting:
-			return fail(codeWrongPhase, "cluster %q is %s and has never been ready; wait until it is, then pause it", name, phase)
-		default:
-			return fail(codeWrongPhase, "cluster %q is %s, and only a cluster that has been ready can be paused", name, phase)
-		}
-		intent.Paused = true
-		return nil
-	})
-}
-
 func (s *Server) resumeCluster(ctx context.Context, in *byName) (*body[api.Cluster], error) {
 	c, err := s.findCluster(ctx, in.Name)
 	if err != nil {
@@ -290,7 +258,7 @@ func (s *Server) resumeCluster(ctx context.Context, in *byName) (*body[api.Clust
 		default:
 			return fail(codeWrongPhase, "cluster %q is not paused, it is %s; there is nothing to resume", shownName(who(ctx), c.Name()), phase)
 		}
-		intent.Paused = false
+		intent.Paused, intent.PausedFiles = false, nil
 		return nil
 	})
 }

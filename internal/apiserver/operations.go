@@ -155,10 +155,12 @@ func (s *Server) registerLife() {
 			"changes nothing.",
 		http.StatusOK, s.scaleCluster,
 		bodyCodes(codeInvalidRequest, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeNoSpace, codeCantAttach)...)
-	operation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
-		"Members keep their resources; usage and time limit keep counting. Repeating the request is not an error.",
-		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase, codeCantPause)
-	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members", "",
+	longOperation(s, "POST /v1/clusters/{name}/pause", AccessChange, "pause-cluster", "Freeze a cluster's members",
+		"Members keep their resources; usage and time limit keep counting. Whole machines are powered off, and their programs end. The answer comes once all files that their "+
+			"members changed in their roots are saved. If one can't be saved, nothing is changed. Repeating the request is not an error.",
+		http.StatusOK, s.pauseCluster, codeNoCluster, codeWrongPhase, codeNotReady, codeCantPause, codeKeysFound, codeNoSpace, codeUnreachable, codeUnavailable)
+	operation(s, "POST /v1/clusters/{name}/resume", AccessChange, "resume-cluster", "Wake a cluster's members",
+		"Whole machines boot again, with the files that were saved. Those that were lost meanwhile are replaced.",
 		http.StatusOK, s.resumeCluster, codeNoCluster, codeWrongPhase)
 	operation(s, "POST /v1/clusters/{name}/save", AccessChange, "save-cluster", "Save a cluster with its memory",
 		"Members are written to their nodes' disks with their memory. They keep their addresses, and hold neither cores nor memory once all are "+

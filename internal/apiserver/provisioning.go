@@ -63,6 +63,12 @@ type Images interface {
 	Receive(ctx context.Context, write func(io.Writer) error) (image.Blob, error)
 }
 
+// MemberFiles is the site's store of the files of paused members.
+type MemberFiles interface {
+	// Receive is as of Images.
+	Receive(ctx context.Context, write func(io.Writer) error) (image.Blob, error)
+}
+
 // Recipes reads recipes of environments. recipes.Catalog is one.
 type Recipes interface {
 	// Parse checks a recipe and returns the environment's name and the digest of the recipe's normal form. The error is a *manifest.Invalid.

@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/archive"
 	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/imagestore"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -60,9 +61,11 @@ func (s *Server) saveFiles(ctx context.Context, in *namedBody) (*created[api.Bui
 	if err := s.checkSaved(recipe); err != nil {
 		return nil, err
 	}
-	if recipe.Changes, err = s.receiveFiles(ctx, c, a, req.KeepKeys); err != nil {
+	files, err := s.receiveFiles(ctx, c, a, changedfiles.Policy{KeepKeys: req.KeepKeys}, s.cfg.Images)
+	if err != nil {
 		return nil, err
 	}
+	recipe.Changes = string(files.Digest)
 	build, err := s.buildOf(ctx, c, a, recipe)
 	if err != nil {
 		return nil, err
@@ -101,12 +104,17 @@ func (s *Server) memberToSave(ctx context.Context, c *state.Cluster, member stri
 	if !a.Whole || a.EnvironmentDigest == "" {
 		return nil, fail(codeCantSave, "member %q of cluster %q has stack %q, where the root is read-only; only files of whole machines can be saved", member, name, a.Stack)
 	}
+	return a, s.areReady(c, name, member)
+}
+
+// areReady refuses to save files of members that are not ready.
+func (s *Server) areReady(c *state.Cluster, name string, members ...string) error {
 	for _, m := range joinCluster(c, s.cfg.Live).Status.Members {
-		if m.Name == member && m.Phase != api.MemberReady {
-			return nil, fail(codeNotReady, "member %q of cluster %q is %s; only files of ready members can be saved", member, name, m.Phase)
+		if slices.Contains(members, m.Name) && m.Phase != api.MemberReady {
+			return fail(codeNotReady, "member %q of cluster %q is %s; only files of ready members can be saved", m.Name, name, m.Phase)
 		}
 	}
-	return a, nil
+	return nil
 }
 
 // checkSaved refuses a recipe that can't be, and a name that is taken.
@@ -134,28 +142,26 @@ func (s *Server) isReserved(name string) bool {
 	return name == lifecycle.InspectEnvironment || slices.Contains(s.cfg.Recipes.ShippedNames(), name)
 }
 
-// receiveFiles stores the archive of the files that a member changed, searched for keys, and returns its digest.
-func (s *Server) receiveFiles(ctx context.Context, c *state.Cluster, a *api.Assignment, keepKeys []string) (digest string, err error) {
+// receiveFiles stores the archive of the files that a member changed, searched for keys.
+func (s *Server) receiveFiles(ctx context.Context, c *state.Cluster, a *api.Assignment, policy changedfiles.Policy, store MemberFiles) (blob image.Blob, err error) {
 	ctx, cancel := context.WithTimeout(ctx, saveDeadline)
 	defer cancel()
-	policy := changedfiles.Policy{
-		MaxBytes: cmp.Or(s.cfg.MaxSavedBytes, changedfiles.DefaultMaxBytes), MaxFiles: changedfiles.DefaultMaxFiles, KeepKeys: keepKeys,
-	}
+	policy.MaxBytes, policy.MaxFiles = cmp.Or(s.cfg.MaxSavedBytes, changedfiles.DefaultMaxBytes), changedfiles.DefaultMaxFiles
 	if s.cfg.ClusterKeys != nil {
 		if policy.Secrets, err = s.cfg.ClusterKeys(c.Intent, *a); err != nil {
-			return "", err
+			return blob, err
 		}
 	}
 	opening, stop := context.WithTimeout(ctx, s.cfg.RequestTimeout)
-	conn, err := s.cfg.Tunnels.OpenFiles(opening, a.Node, a.ID)
+	conn, err := s.cfg.Tunnels.OpenFiles(opening, a.Node, a.ID, policy.Use)
 	stop()
 	if err != nil {
-		return "", fail(codeUnreachable, "member %q on node %q can't be read: %v", a.Member, a.Node, err)
+		return blob, fail(codeUnreachable, "member %q on node %q can't be read: %v", a.Member, a.Node, err)
 	}
 	defer func() { _ = conn.Close() }()
 	in := newStalling(ctx, conn)
 	defer in.stop()
-	blob, err := s.cfg.Images.Receive(ctx, func(out io.Writer) error {
+	blob, err = store.Receive(ctx, func(out io.Writer) error {
 		var tail archive.Tail
 		from := io.TeeReader(in, io.MultiWriter(out, &tail))
 		_, err := changedfiles.CheckArchive(ctx, from, policy)
@@ -170,9 +176,9 @@ func (s *Server) receiveFiles(ctx context.Context, c *state.Cluster, a *api.Assi
 		return err
 	})
 	if err != nil {
-		return "", s.saveFailure(ctx, c, a, err)
+		return image.Blob{}, s.saveFailure(ctx, c, a, err)
 	}
-	return string(blob.Digest), nil
+	return blob, nil
 }
 
 // saveFailure tells why a member's files were not saved.

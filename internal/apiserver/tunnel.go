@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -33,7 +34,7 @@ type Tunnels interface {
 	// OpenVolume begins to read a backup of a volume.
 	OpenVolume(ctx context.Context, node string, v agentstream.VolumeCopy) (io.ReadWriteCloser, error)
 	// OpenFiles begins to read an archive of the files that a member changed.
-	OpenFiles(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error)
+	OpenFiles(ctx context.Context, node, memberID string, use changedfiles.Use) (io.ReadWriteCloser, error)
 	// OpenContent begins to make a volume of the backup that is written.
 	OpenContent(ctx context.Context, node, volumeUID string) (io.ReadWriteCloser, error)
 }

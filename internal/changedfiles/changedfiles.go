@@ -1,21 +1,40 @@
 // Package changedfiles says which of the files that a member changed in its root become an environment, and searches what was saved for keys.
 //
 // What Nearmetal wrote for one member is never saved, nor what makes a machine this machine, nor logs and files for a while. What users wrote is saved,
-// but private keys among it only where they are named. The package reads archives and trees and changes neither. Start with Omitted, then CheckArchive.
+// but private keys among it only where they are named. The package reads archives and trees and changes neither. Start with Use.Omitted, then CheckArchive.
 package changedfiles
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
 )
 
-// trees are directories of which nothing is saved: they are mounted over, for a while only, or the product's own.
-var trees = []string{
-	"dev", "proc", "run", "sys", "tmp", "var/tmp",
-	"etc/nearmetal", "var/lib/nearmetal",
-	"var/lib/apt/lists", "var/cache/apt", "var/backups", // as in every image
+// Use is what changed files are saved for.
+type Use string
+
+// The uses of changed files.
+const (
+	// ForEnvironment is for others, and for other machines.
+	ForEnvironment Use = ""
+	// ForMember is for the same member after a pause.
+	ForMember Use = "member"
+)
+
+// Check returns an error for a use that this version does not know.
+func (u Use) Check() error {
+	if u != ForEnvironment && u != ForMember {
+		return fmt.Errorf("changed files can't be saved for %q: this version does not know it", u)
+	}
+	return nil
 }
+
+// trees are directories of which nothing is ever saved: they are mounted over, or the product's own.
+var trees = []string{"dev", "proc", "run", "sys", "tmp", "etc/nearmetal", "var/lib/nearmetal"}
+
+// passing are directories of which an environment has nothing: files for a while, and those that are so in every image. A member keeps them.
+var passing = []string{"var/tmp", "var/lib/apt/lists", "var/cache/apt", "var/backups"}
 
 // patterns (path.Match) are files that are not saved.
 var patterns = []string{
@@ -31,18 +50,19 @@ var patterns = []string{
 	"etc/.pwd.lock", "etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-",
 }
 
-// logs keeps its directories, whose owners matter to who writes there, and no files.
+// logs keeps its directories in an environment, whose owners matter to who writes there, and no files.
 const logs = "var/log"
 
 // unfinished ends the name of a generated file that is being written.
 const unfinished = ".nearmetal-new"
 
 // Omitted reports whether a path, relative to the root, is not saved, with all that is in it.
-func Omitted(name string, dir bool) bool {
+func (u Use) Omitted(name string, dir bool) bool {
+	in := func(tree string) bool { return within(name, tree) }
 	switch {
-	case slices.ContainsFunc(trees, func(tree string) bool { return within(name, tree) }):
+	case slices.ContainsFunc(trees, in):
 		return true
-	case within(name, logs) && !dir:
+	case u == ForEnvironment && (slices.ContainsFunc(passing, in) || within(name, logs) && !dir):
 		return true
 	case strings.HasSuffix(name, unfinished):
 		return true

@@ -36,11 +36,11 @@ func TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs(t *testing.T) {
 		"etc": false, "etc/ssh": false, "etc/shadow": false, "etc/passwd": false, "etc/group": false, "etc/nearmetals": false, "etc/hosts.allow": false, "root/.bash_history": false,
 		"home/hpc/.ssh/id_rsa": false, "home/hpc/run/x": false, "home/hpc/etc/hosts": false, "opt/tmp/x": false, "root/.ssh": false, "var/lib/mine/x": false,
 	} {
-		if got := changedfiles.Omitted(name, false); got != want {
+		if got := changedfiles.ForEnvironment.Omitted(name, false); got != want {
 			t.Errorf("Omitted(%q) = %v, want %v", name, got, want)
 		}
 	}
-	if changedfiles.Omitted("var/log/service", true) {
+	if changedfiles.ForEnvironment.Omitted("var/log/service", true) {
 		t.Error("directories of logs are omitted, and whoever writes there can't make them")
 	}
 }

@@ -30,6 +30,8 @@ type Policy struct {
 	Secrets [][]byte
 	// KeepKeys are absolute paths of files that may be private keys.
 	KeepKeys []string
+	// Use is what the files are saved for. Private keys that are the users' own stay with the member.
+	Use Use
 }
 
 // The errors of changed files.
@@ -78,6 +80,7 @@ func quoted(paths []string) string {
 type finder struct {
 	scanner
 	keep  []string
+	use   Use
 	found KeysError
 }
 
@@ -98,7 +101,7 @@ func (f *finder) note(name string) {
 	switch {
 	case f.own:
 		list = &f.found.Own
-	case f.key && !slices.Contains(f.keep, at):
+	case f.key && f.use == ForEnvironment && !slices.Contains(f.keep, at):
 		list = &f.found.Private
 	default:
 		return
@@ -120,7 +123,7 @@ func (f *finder) err() error {
 // CheckArchive reads an archive of changed files, which its member's users may have made, to its end. It returns a *KeysError, ErrTooLarge, ErrNotOmitted, or an error
 // of package archive.
 func CheckArchive(ctx context.Context, in io.Reader, p Policy) (archive.Trailer, error) {
-	f := finder{scanner: scanner{secrets: p.Secrets}, keep: p.KeepKeys}
+	f := finder{scanner: scanner{secrets: p.Secrets}, keep: p.KeepKeys, use: p.Use}
 	var bytes, files int64
 	trailer, err := archive.Walk(ctx, in, func(h *tar.Header, content io.Reader) error {
 		files++
@@ -130,7 +133,7 @@ func CheckArchive(ctx context.Context, in io.Reader, p Policy) (archive.Trailer,
 			return fmt.Errorf("%w: there are more than %d", ErrTooLarge, p.MaxFiles)
 		case h.Size > p.MaxBytes || bytes > p.MaxBytes:
 			return fmt.Errorf("%w: they hold more than %d MiB", ErrTooLarge, p.MaxBytes>>20)
-		case Omitted(h.Name, h.Typeflag == tar.TypeDir):
+		case p.Use.Omitted(h.Name, h.Typeflag == tar.TypeDir):
 			return ErrNotOmitted
 		case h.Typeflag == tar.TypeChar && (h.Devmajor != 0 || h.Devminor != 0) || h.Typeflag == tar.TypeBlock:
 			return fmt.Errorf("%w: it is a device", archive.ErrRefused)
@@ -166,7 +169,7 @@ func CheckTree(ctx context.Context, dir string, keepKeys []string) error {
 			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case name != "." && Omitted(name, d.IsDir()):
+		case name != "." && ForEnvironment.Omitted(name, d.IsDir()):
 			return fmt.Errorf("%q: %w", path.Join("/", name), ErrNotOmitted)
 		case !d.Type().IsRegular():
 			return nil

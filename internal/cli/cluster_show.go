@@ -72,7 +72,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	if st.ReadyAt != nil {
 		ready = fmt.Sprintf("%.1fs after it was asked for", max(st.ReadyAt.Sub(st.CreatedAt).Seconds(), 0))
 	}
-	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st), "Saved", savedText(st),
+	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st), "Files kept", a.pausedFilesText(st), "Saved", savedText(st),
 		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Technology", otherTechnology(cl.Spec.Technology), "Data network", sharedText(&cl.Spec), "Subnet", st.CIDR,
 		"Egress", yesNo(cl.Spec.Egress), "Home", clusterHomeText(cl.Spec), "Volumes", volumesText(cl.Spec), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
 		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
@@ -231,6 +231,22 @@ func pausedText(st api.ClusterStatus) string {
 		return ""
 	}
 	return "asked for"
+}
+
+// pausedFilesText says what is kept of members whose machines are off.
+func (a *app) pausedFilesText(st api.ClusterStatus) string {
+	var bytes int64
+	var at time.Time
+	for _, f := range st.PausedFiles {
+		bytes += f.Bytes
+		if f.SavedAt.After(at) {
+			at = f.SavedAt
+		}
+	}
+	if len(st.PausedFiles) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s of %d machines, saved %s ago", bytesText(bytes), len(st.PausedFiles), a.age(at))
 }
 
 // savedText says that a cluster was asked to be saved when its phase does not say so.

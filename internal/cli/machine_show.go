@@ -50,6 +50,8 @@ func tenantText(t *api.MachineTenant) string {
 		return ""
 	case t.Cluster == "":
 		return "a member of a cluster, and not cleaned since"
+	case t.Paused:
+		return "a member of cluster " + t.Cluster + ", which is paused: the machine is reserved"
 	default:
 		return "a member of cluster " + t.Cluster + ", and not cleaned since"
 	}

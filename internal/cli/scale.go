@@ -115,14 +115,19 @@ func (a *app) clusterPause() *cobra.Command {
 	return a.turns(turn{
 		verb: "pause", short: "Freeze the members of clusters where they are",
 		long: `Freeze every process of every member, and wait until all stand still. A paused cluster keeps what it holds; its usage and its time
-limit go on. Members that die meanwhile are replaced once it is resumed.`,
+limit go on. Members that die meanwhile are replaced once it is resumed.
+
+A whole machine is powered off instead: its programs end, and its files stay. First the files that were changed in its root are saved, since the root is in memory. If one
+machine can't be saved, none is powered off, and the cluster goes on. What is in /tmp and /run, and what programs write after their machine was read, is lost: end them first.
+The machines stay the cluster's, and their disks are left alone.`,
 		goal: api.ClusterPaused, ask: (*client.Client).PauseCluster, is: func(st api.ClusterStatus) bool { return st.Paused },
 	})
 }
 
 func (a *app) clusterResume() *cobra.Command {
 	return a.turns(turn{
-		verb: "resume", short: "Wake the members of paused clusters", long: "Wake the members of paused clusters, and wait until all are ready.",
+		verb: "resume", short: "Wake the members of paused clusters", long: `Wake the members of paused clusters, and wait until all are ready. Whole machines boot again, with the files that they had; programs are not started again.
+A machine that was lost meanwhile, or was powered on, is replaced by another one: that has the files of the root, and not those of the disks.`,
 		goal: api.ClusterReady, ask: (*client.Client).ResumeCluster, is: func(st api.ClusterStatus) bool { return !st.Paused },
 	})
 }
@@ -165,7 +170,7 @@ func (a *app) turns(t turn) *cobra.Command {
 		var asked []api.Cluster
 		var failed []error
 		for _, name := range unique(args) {
-			cl, err := t.ask(c, cmd.Context(), name)
+			cl, err := a.asking(cmd.Context(), c, t, name)
 			if err != nil {
 				failed = append(failed, unknownOutcome(err, name))
 				continue
@@ -186,6 +191,19 @@ func (a *app) turns(t turn) *cobra.Command {
 	return cmd
 }
 
+// asking asks for a turn. A pause is answered once the files of whole machines are saved.
+func (a *app) asking(ctx context.Context, c *client.Client, t turn, name string) (api.Cluster, error) {
+	if t.goal != api.ClusterPaused {
+		return t.ask(c, ctx, name)
+	}
+	p := a.progress()
+	defer p.stop()
+	if cl, err := c.Cluster(ctx, name); err == nil && slices.ContainsFunc(cl.Spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal }) {
+		p.say("saving the files of the machines of cluster " + name + "; their programs end with the pause")
+	}
+	return t.ask(c, ctx, name)
+}
+
 // end waits until a cluster is where the turn leads. It may turn back by itself, or because somebody else asked for that.
 func (t turn) end(timeout time.Duration) await {
 	seen := false
@@ -198,6 +216,9 @@ func (t turn) end(timeout time.Duration) await {
 			return false, &exitError{ExitConflict, fmt.Errorf("somebody else changed cluster %q back before it was %s", ref(cl), t.goal)}
 		}
 		seen = seen || is
+		if is && cl.Status.Phase == api.ClusterReady && strings.HasPrefix(cl.Status.Message, "it could not be paused") {
+			return false, &exitError{ExitConflict, fmt.Errorf("cluster %q did not become %s: %s", ref(cl), t.goal, printable(cl.Status.Message))}
+		}
 		return seen && cl.Status.Phase == t.goal, nil
 	}}
 }

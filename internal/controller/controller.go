@@ -90,6 +90,8 @@ type Config struct {
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning
+	// MemberFiles are the files of paused members; nil: the site keeps none.
+	MemberFiles MemberFiles
 	// Offers is what the site carries for all its machines; metal members need a driver, and there is none yet. Its fabrics are those here.
 	Offers  offer.Site
 	Fabrics situation.Fabrics

@@ -80,6 +80,12 @@ type Images interface {
 	Collect(inUse []image.Digest, grace time.Duration) (freedBytes int64, err error)
 }
 
+// MemberFiles is the site's store of the files of paused members.
+type MemberFiles interface {
+	// CollectContent removes what is not in use and was not stored within the grace time.
+	CollectContent(inUse []image.Digest, grace time.Duration) ([]image.Blob, error)
+}
+
 // provision runs the executor of this leadership; what it returns ends it.
 func (l *leader) provision(ctx context.Context) (end func()) {
 	if l.cfg.Provisioning == nil {
@@ -400,6 +406,10 @@ func (p *pass) tenantOf(machine string) (tenant *lifecycle.TenantSeen) {
 				continue
 			}
 			tenant = &lifecycle.TenantSeen{Assignment: a.ID, Cluster: c.Name(), Environment: a.Environment, Digest: a.EnvironmentDigest, Released: ref.Releasing}
+			tenant.Paused = !ref.Releasing && lifecycle.OffInPause(c.Record, a)
+			if f := lifecycle.FilesOf(c.Record, a.Member); f != nil && !ref.Releasing {
+				tenant.Files = &f.SavedFiles
+			}
 		}
 	}
 	return tenant

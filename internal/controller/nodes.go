@@ -136,6 +136,7 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	p.dropMemberFiles(ctx)
 	images, err := p.writer.PruneImages(ctx, p.view, p.now.Add(-imageGrace))
 	if err != nil || p.cfg.Images == nil {
 		return builds + tokens + strangers + images, err
@@ -154,6 +155,34 @@ func (p *pass) pruneProvisioning(ctx context.Context) (int, error) {
 		p.log.InfoContext(ctx, "removed parts that no image uses", "bytes", freed)
 	}
 	return builds + tokens + strangers + images, nil
+}
+
+// filesGrace is how long files of a member stay that no cluster names yet: those of its cluster's other members may still be read, for hours.
+const filesGrace = 3 * time.Hour
+
+// dropMemberFiles removes files of members whose pause has ended, was never true, or whose cluster is gone.
+func (p *pass) dropMemberFiles(ctx context.Context) {
+	if p.cfg.MemberFiles == nil {
+		return
+	}
+	var inUse []image.Digest
+	for _, c := range p.view.Clusters {
+		if c.Record != nil {
+			for _, f := range c.Record.Files {
+				inUse = append(inUse, image.Digest(f.Digest))
+			}
+		}
+		for _, f := range c.Intent.PausedFiles {
+			inUse = append(inUse, image.Digest(f.Digest))
+		}
+	}
+	freed, err := p.cfg.MemberFiles.CollectContent(inUse, filesGrace)
+	if err != nil {
+		p.log.WarnContext(ctx, "files of paused members that nothing needs can't be removed", "error", err)
+	}
+	for _, b := range freed {
+		p.log.InfoContext(ctx, "removed files of a paused member that nothing needs", "bytes", b.SizeBytes)
+	}
 }
 
 // dropBuildLogs removes what is stored of the output of builds that ended before a time.

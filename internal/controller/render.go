@@ -307,7 +307,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		own := r.own[a.ID]
 		m := agentstream.Member{
 			Member:      driver.Member{Assignment: a.Sized(a.Wants()), Networks: networksOf(view, &a), Files: own.files, User: JobUser},
-			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Paused: lifecycle.Frozen(c.Record.Phase), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
+			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Paused: lifecycle.Frozen(c.Record.Phase) && !a.ByProvisioner(), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
 		if a.IsMember() {
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)

@@ -139,6 +139,9 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.release(op)
 	case lifecycle.Shelve:
 		return a.shelve(op.IDs)
+	case lifecycle.KeepFiles:
+		a.change.Record.Files = op.Files
+		return nil
 	case lifecycle.TakeOver:
 		return a.takeOver(op.IDs)
 	case lifecycle.Resize:

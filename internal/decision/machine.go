@@ -81,10 +81,16 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		r.Attempt = op.Attempt
 		r.Boot = &api.Boot{
 			Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline, Member: op.Member,
-			Warm: op.Warm,
+			Warm: op.Warm, Files: op.Files,
 		}
-		if op.Member != "" && (r.Tenant == nil || r.Tenant.Assignment != op.Member) {
+		switch t := r.Tenant; {
+		case op.Member == "":
+		case t == nil || t.Assignment != op.Member:
 			r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}
+		case t.Paused:
+			again := *t
+			again.Paused = false
+			r.Tenant = &again
 		}
 		if op.Purpose == api.BootClean {
 			r.Cleaning = &api.MachineClean{Generation: r.Generation, DryRun: op.DryRun, WasOff: r.Power == api.PowerOff, StartedAt: now}
@@ -94,6 +100,12 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 	case lifecycle.BeginStop:
 		r.Generation++
 		r.Stop = &api.MachineStop{Generation: r.Generation, CutAt: op.CutAt, Deadline: op.Deadline, ThenBoot: op.ThenBoot}
+	case lifecycle.PauseTenant:
+		if r.Tenant != nil {
+			paused := *r.Tenant
+			paused.Paused = true
+			r.Tenant = &paused
+		}
 	case lifecycle.NoteUnheard:
 		if r.Stop != nil {
 			stop := *r.Stop

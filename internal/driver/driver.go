@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 )
 
 // ErrNotFound reports that the driver finds no such member on this host.
@@ -252,12 +253,12 @@ type Saver interface {
 	Import(ctx context.Context, m Member, from string, state io.Reader) (stood time.Duration, err error)
 }
 
-// FileSaver is the ability to write the files that a running member has changed in its root, for an environment that has them. Whoever reads them must trust none
+// FileSaver is the ability to write the files that a running member has changed in its root, for an environment or for the time after a pause. Whoever reads them must trust none
 // of it: a member's users may have what writes them in their hands.
 type FileSaver interface {
 	// SaveFiles writes an archive of the changed files as a layer (package archive), without those that are never saved (package changedfiles). What it wrote
 	// before it returned an error has no trailer. SaveFiles returns ErrNotFound when the member is absent.
-	SaveFiles(ctx context.Context, id string, out io.Writer) error
+	SaveFiles(ctx context.Context, id string, use changedfiles.Use, out io.Writer) error
 }
 
 // Snapshotter is the ability to keep the state of a paused member beside the member. Such a state is a saved member with an ID of its own,

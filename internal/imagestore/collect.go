@@ -19,6 +19,19 @@ func (s *Store) Collect(inUse []image.Digest, grace time.Duration) ([]image.Blob
 	if err != nil {
 		return nil, fmt.Errorf("collect unused images: %w", err)
 	}
+	return s.collect(named, grace)
+}
+
+// CollectContent is Collect for a store whose content is no images: it removes what is not in use itself.
+func (s *Store) CollectContent(inUse []image.Digest, grace time.Duration) ([]image.Blob, error) {
+	named := map[image.Digest]bool{}
+	for _, digest := range inUse {
+		named[digest] = true
+	}
+	return s.collect(named, grace)
+}
+
+func (s *Store) collect(named map[image.Digest]bool, grace time.Duration) ([]image.Blob, error) {
 	blobs, err := s.List()
 	if err != nil {
 		return nil, err

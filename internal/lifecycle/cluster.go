@@ -126,6 +126,9 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 	}
 	l := in.look()
 	ops = append(ops, l.dropSnapshots()...)
+	if phase == api.ClusterReady && len(in.Record.Files) > 0 { // all who were paused have theirs
+		ops = append(ops, KeepFiles{})
+	}
 	if volumes := l.planVolumes(); len(volumes) > 0 {
 		return append(ops, volumes...)
 	}
@@ -146,7 +149,7 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 	case phase == api.ClusterReady && l.wantsSnapshot():
 		return append(ops, l.beginSnapshot()...)
 	case in.Intent.Paused && phase != api.ClusterStarting:
-		return append(ops, in.change(api.ClusterPausing, EventPausing, "freezing "+plural(l.held(), "member"))...)
+		return append(ops, l.beginPause()...)
 	case phase == api.ClusterStarting:
 		return append(ops, l.planStarting()...)
 	case l.anySaved(): // its save was taken back, and ended nevertheless

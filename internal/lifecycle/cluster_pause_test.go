@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -144,6 +145,117 @@ func TestHowAClusterIsPausedAndResumed(t *testing.T) {
 			},
 		},
 	})
+}
+
+func TestHowAClusterOfWholeMachinesIsPausedAndResumed(t *testing.T) {
+	const ready, off, starting, preparing = api.MemberReady, api.MemberPaused, api.MemberStarting, api.MemberPreparing
+	files := func(ids ...string) (all []api.MemberFiles) {
+		for i, id := range ids {
+			all = append(all, api.MemberFiles{Member: memberName("c", i), Assignment: id, SavedFiles: api.SavedFiles{Digest: "sha256:" + id}})
+		}
+		return all
+	}
+	whole := func(l *life, ids ...string) {
+		for _, a := range l.Assignments {
+			if len(ids) == 0 || slices.Contains(ids, a.ID) {
+				a.CleanBy = []api.Prover{{By: api.ExecutorProvisioner, At: a.Node}}
+			}
+		}
+	}
+	pausing := func(l *life) {
+		whole(l)
+		l.Intent.Paused, l.Intent.PausedFiles, l.Record.Files = true, files("a0", "a1"), files("a0", "a1")
+	}
+	resuming := func(l *life) { whole(l); l.Record.Files = files("a0", "a1") }
+	kept := "KeepFiles{Files:[{Member:c-0 Assignment:a0 SavedFiles:{Digest:sha256:a0 Bytes:0} SavedAt:0001-01-01 00:00:00 +0000 UTC} " +
+		"{Member:c-1 Assignment:a1 SavedFiles:{Digest:sha256:a1 Bytes:0} SavedAt:0001-01-01 00:00:00 +0000 UTC}]}"
+	const unsaved = "it could not be paused: member c-1 was replaced before its files were saved; resume the cluster, and pause it again"
+	checkSteps(t, []step{
+		{
+			"its machines go off, with their files noted in the same commit", api.ClusterReady,
+			func(l *life) { whole(l); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1") },
+			[]string{kept, "SetPhase pausing: powering off 2 machines", "Emit Pausing: powering off 2 machines||"},
+		},
+		{
+			"others are frozen", api.ClusterReady,
+			func(l *life) { whole(l, "a0"); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1") },
+			[]string{kept, "SetPhase pausing: freezing 1 member and powering off 1 machine", "Emit Pausing: freezing 1 member and powering off 1 machine||"},
+		},
+		{
+			"while a member has not been saved as it is, none goes off", api.ClusterReady,
+			func(l *life) { whole(l); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "before") },
+			[]string{"SetPhase ready: " + unsaved},
+		},
+		{
+			"it waits until all are off", api.ClusterPausing,
+			func(l *life) { pausing(l); l.see("a0", off, ""); l.see("a1", starting, "its machine is powering off"); l.Now = t0.Add(59 * time.Second) },
+			[]string{"WakeAt 1m0s"},
+		},
+		{
+			"then it is paused", api.ClusterPausing, func(l *life) { pausing(l); l.seeAll(off) },
+			[]string{"SetPhase paused: 2 machines off", "Emit Paused: 2 machines off||"},
+		},
+		{
+			"a machine that was on meanwhile is lost", api.ClusterPaused, func(l *life) { pausing(l); l.seeAll(off); l.see("a1", api.MemberFailed, "its machine failed") },
+			[]string{"Lose [a1]: its machine failed", "Emit MemberLost: c-1 on n2 is lost (its machine failed)|c-1|n2"},
+		},
+		{
+			"a resume waits for machines that boot", api.ClusterResuming,
+			func(l *life) { resuming(l); l.see("a0", ready, ""); l.see("a1", preparing, "its machine boots") },
+			[]string{"WakeAt 40m0s"},
+		},
+		{
+			"one that does not is replaced at once", api.ClusterResuming,
+			func(l *life) {
+				resuming(l)
+				l.see("a0", preparing, "its machine boots")
+				l.lose(1, 1, "x")
+				l.Now = t0.Add(time.Minute)
+			},
+			[]string{"WakeAt 10m0s", "Need heal c-1@1(for a1, not n2, attempt 1)", "WakeAt 40m0s"},
+		},
+		{
+			"the files are kept until all are there", api.ClusterResuming, func(l *life) { resuming(l); l.seeAll(ready) },
+			[]string{"SetPhase ready: ", "Emit Ready: 2 members ready||"},
+		},
+		{
+			"and no longer", api.ClusterReady, func(l *life) { resuming(l); l.seeAll(ready) },
+			[]string{"KeepFiles{Files:[]}"},
+		},
+		{
+			"a member that waits for a machine gets its files, too", api.ClusterDegraded, func(l *life) { resuming(l); l.see("a0", ready, ""); l.lose(1, 1, "x"); l.Now = t0.Add(time.Second) },
+			[]string{
+				"WakeAt 10m0s", "SetPhase degraded: c-1 on n2 is lost (x)", "Need heal c-1@1(for a1, not n2, attempt 1)",
+			},
+		},
+	})
+}
+
+func TestFilesOfAPauseAreThoseOfTheMemberByName(t *testing.T) {
+	record := &api.ClusterRecord{Phase: api.ClusterPaused, Files: []api.MemberFiles{{Member: "c-0", Assignment: "a0"}, {Member: "c-1", Assignment: "a1"}}}
+	if f := FilesOf(record, "c-1"); f == nil || f.Assignment != "a1" {
+		t.Errorf("files of c-1: %+v", f)
+	}
+	if f := FilesOf(record, "c-2"); f != nil {
+		t.Errorf("files of a member without any: %+v", f)
+	}
+	for name, test := range map[string]struct {
+		phase api.ClusterPhase
+		a     api.Assignment
+		want  bool
+	}{
+		"of a paused cluster":       {api.ClusterPaused, api.Assignment{ID: "a0", Member: "c-0"}, true},
+		"of one that pauses":        {api.ClusterPausing, api.Assignment{ID: "a0", Member: "c-0"}, true},
+		"of one that resumes":       {api.ClusterResuming, api.Assignment{ID: "a0", Member: "c-0"}, false},
+		"that came after the save":  {api.ClusterPausing, api.Assignment{ID: "a2", Member: "c-0"}, false},
+		"without files":             {api.ClusterPausing, api.Assignment{ID: "a3", Member: "c-3"}, false},
+		"amid a snapshot of others": {api.ClusterSnapshotting, api.Assignment{ID: "a0", Member: "c-0"}, false},
+	} {
+		record.Phase = test.phase
+		if got := OffInPause(record, &test.a); got != test.want {
+			t.Errorf("the machine of a member %s is to be off: %v, want %v", name, got, test.want)
+		}
+	}
 }
 
 func TestHowATimeLimitEnds(t *testing.T) {

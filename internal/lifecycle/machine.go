@@ -403,6 +403,7 @@ func (in MachineInput) sameBoot(attempt int) BeginBoot {
 	b := in.Record.Boot
 	again := BeginBoot{
 		Purpose: b.Purpose, Environment: b.Environment, Digest: b.Digest, Member: b.Member, Deadline: in.Now.Add(in.Deadlines.Boot), Attempt: attempt, DryRun: in.dryRun(),
+		Files: b.Files,
 	}
 	if t := in.Record.Tenant; t != nil {
 		again.Cluster = t.Cluster

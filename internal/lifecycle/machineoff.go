@@ -203,8 +203,11 @@ func (in MachineInput) forget(off bool) []MachineOperation {
 // wentOff is a machine that has just gone off on purpose.
 func (in MachineInput) wentOff(how string) []MachineOperation {
 	r := in.Record
-	if r.Quarantine != nil {
+	switch {
+	case r.Quarantine != nil:
 		how = quarantineText(r.Quarantine)
+	case in.reserved():
+		how = in.reservedText()
 	}
 	ops := []MachineOperation{SetMachinePhase{To: api.MachineOff, Message: how}, machineEvent(in, EventMachineOff, "machine %s is off", r.Name)}
 	if r.Stop.ThenBoot != "" && r.Quarantine == nil {

@@ -30,6 +30,8 @@ type BeginBoot struct {
 	Member, Cluster string
 	Deadline        time.Time
 	Attempt         int
+	// Files are as in api.Boot.
+	Files *api.SavedFiles
 	// DryRun: a boot that cleans only says what it would do.
 	DryRun bool
 	// Warm is as in api.Boot.
@@ -41,6 +43,9 @@ type BeginStop struct {
 	CutAt, Deadline time.Time
 	ThenBoot        string
 }
+
+// PauseTenant notes that a machine goes off because its member's cluster is paused: it is booted for the same member again.
+type PauseTenant struct{}
 
 // NoteUnheard notes that a stop failed of which the machine was never told.
 type NoteUnheard struct{}
@@ -68,6 +73,7 @@ type CleanedAfterTenant struct{}
 type ForgetMachine struct{}
 
 func (EnrollMachine) machineOperation()      {}
+func (PauseTenant) machineOperation()        {}
 func (SetMachinePhase) machineOperation()    {}
 func (TakeUp) machineOperation()             {}
 func (BeginBoot) machineOperation()          {}

@@ -40,6 +40,7 @@ func Machines() Machine[api.MachinePhase] {
 			{From: from{booting}, To: ready, On: "the agent of this boot is connected, and its root is completely local", Why: "it no longer reads its root from the server"},
 			{From: from{inspecting, cleaning, booting, stopping, removing}, To: failed, On: "deadline passed, attempts used up, a health check or a step of a cleaning failed, or the BMC refused permanently", Why: "its power is left unchanged, so that the operator can inspect it"},
 			{From: from{ready}, To: failed, On: "it was restarted under the member that has all of it", Why: "nothing is left of the member, which is replaced; once the member is released, the machine is powered off and cleaned"},
+			{From: from{off}, To: failed, On: "it was on while the cluster of its member is paused", Why: "what is on its disks may have changed; its member is replaced, and the machine is powered off and cleaned"},
 			{From: from{enrolled, inspecting, cleaning, off, warm, booting, ready, failed}, To: removing, On: "removal requested", Why: "it is powered off before its record is removed"},
 			{From: from{enrolled, off, failed, removing}, To: "", On: "removal requested, and the machine is off or given up", Why: "the site no longer knows the machine"},
 		},

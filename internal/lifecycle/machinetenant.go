@@ -14,17 +14,23 @@ type TenantSeen struct {
 	Environment, Digest string
 	// Released: the member is to be stopped, and the machine cleaned.
 	Released bool
+	// Paused: its cluster is paused, and the machine is to be off meanwhile.
+	Paused bool
+	// Files are laid into its root when it boots; nil: none are.
+	Files *api.SavedFiles
 }
 
 // Holds reports whether a member that is not released holds the machine.
 func (t *TenantSeen) Holds() bool { return t != nil && !t.Released }
 
 // tenantAtRest boots a machine that is off for the member that holds it. What had the machine before must be cleaned first, and what it was booted for
-// once is never booted for again: a member that is gone is replaced.
+// once is booted for again only after a pause: a member that is gone is replaced.
 func (in MachineInput) tenantAtRest() []MachineOperation {
 	switch t, r := in.Tenant, in.Record; {
 	case r.Tenant != nil && (!t.Holds() || t.Assignment != r.Tenant.Assignment):
 		return in.clearTenant()
+	case r.Tenant != nil && r.Tenant.Paused && r.Phase == api.MachineOff && r.Quarantine == nil:
+		return in.pausedAtRest(t)
 	case !t.Holds() || r.Tenant != nil || r.Phase == api.MachineFailed || r.Quarantine != nil:
 		return nil
 	default:
@@ -57,7 +63,7 @@ func (in MachineInput) beginMember(t *TenantSeen) []MachineOperation {
 	r := in.Record
 	deadline := in.Now.Add(in.Deadlines.Boot)
 	return append(
-		in.bootOps(BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Deadline: deadline, Attempt: 1}),
+		in.bootOps(BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Files: t.Files, Deadline: deadline, Attempt: 1}),
 		SetMachinePhase{To: api.MachineBooting},
 		machineEvent(in, EventMachineBooting, "machine %s boots %s for cluster %s%s", r.Name, t.Environment, t.Cluster, warmText(r)),
 		WakeAt{Time: deadline},
@@ -70,6 +76,8 @@ func (in MachineInput) tenantLeaves() []MachineOperation {
 	t, r := in.Tenant, in.Record
 	booted := r.Boot != nil && r.Boot.Purpose == api.BootMember
 	switch {
+	case booted && t.Holds() && t.Assignment == r.Boot.Member && t.Paused && r.Phase == api.MachineReady:
+		return in.pauseTenant()
 	case booted && t.Holds() && t.Assignment == r.Boot.Member:
 		return nil
 	case booted:
@@ -89,6 +97,9 @@ func (in MachineInput) cleansFirst() bool {
 
 // dirty says, in words, whom a machine was given to after whom it has not been cleaned; empty: to nobody.
 func (in MachineInput) dirty() string {
+	if in.reserved() {
+		return in.reservedText()
+	}
 	if t := in.Record.Tenant; t != nil {
 		return fmt.Sprintf("it has not been cleaned since a member of cluster %s had it", t.Cluster)
 	}
@@ -107,6 +118,8 @@ func MemberOnMachine(r *api.MachineRecord, assignment string) (Observation, bool
 		o.Phase, o.Message = api.MemberFailed, "its machine failed: "+r.Message
 	case !began:
 		o.Message = "its machine is about to boot"
+	case r.Tenant.Paused:
+		return memberOnPaused(r, o), true
 	case r.Phase == api.MachineBooting:
 		o.Message = "its machine boots"
 		if n := len(r.Boot.Stages); n > 0 {

@@ -102,6 +102,9 @@ type Release struct {
 // Shelve cuts saved members down: they hold neither cores nor memory from that commit on.
 type Shelve struct{ IDs []string }
 
+// KeepFiles notes the files of members whose machines go off; none: they are not needed any more.
+type KeepFiles struct{ Files []api.MemberFiles }
+
 // TakeOver makes the successors with these IDs the members that they succeed, which are released.
 type TakeOver struct{ IDs []string }
 
@@ -207,6 +210,7 @@ func (Need) clusterOperation()                  {}
 func (Hold) clusterOperation()                  {}
 func (Drop) clusterOperation()                  {}
 func (Shelve) clusterOperation()                {}
+func (KeepFiles) clusterOperation()             {}
 func (TakeOver) clusterOperation()              {}
 func (Withdraw) clusterOperation()              {}
 func (MoveEnd) clusterOperation()               {}

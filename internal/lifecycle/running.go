@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -78,10 +79,11 @@ func (l *look) turn() []ClusterOperation {
 
 // ready is the end of every change, or nothing when the cluster is ready already.
 func (l *look) ready() []ClusterOperation {
+	message := cmp.Or(l.unsaved(), l.unpausable())
 	if l.Record.Phase == api.ClusterReady {
-		return l.say(l.unsaved())
+		return l.say(message)
 	}
-	return []ClusterOperation{SetPhase{To: api.ClusterReady, Message: l.unsaved()}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
+	return []ClusterOperation{SetPhase{To: api.ClusterReady, Message: message}, Emit{Reason: EventReady, Message: plural(l.held(), "member") + " ready"}}
 }
 
 // settled reports whether exactly the desired members are there, and each is ready and has the files that name all others.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 )
 
 // tunnelPatience is how long an agent is waited for to bring a tunnel.
@@ -60,8 +61,8 @@ func (m *Monitor) OpenContent(ctx context.Context, nodeName, volumeUID string) (
 }
 
 // OpenFiles begins to read the files that a member changed through the agent of its node: an archive, and then the end of the stream. Close ends it early.
-func (m *Monitor) OpenFiles(ctx context.Context, nodeName, memberID string) (io.ReadWriteCloser, error) {
-	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetFiles})
+func (m *Monitor) OpenFiles(ctx context.Context, nodeName, memberID string, use changedfiles.Use) (io.ReadWriteCloser, error) {
+	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetFiles, FilesFor: use})
 }
 
 func (m *Monitor) openTunnel(ctx context.Context, nodeName string, asked agentstream.Tunnel) (io.ReadWriteCloser, error) {

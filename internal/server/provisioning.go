@@ -158,6 +158,16 @@ func (p *provisioning) bootAPI() (http.Handler, error) {
 		Reader: p.cache, Writer: p.repo, Images: p.images, Heard: p.heard, Secrets: p.secrets, Identify: p.nodes.ForBoot, PublicKey: p.images.PublicKey(),
 		At: p.tables.at, Proxy: p.network.Proxy, Peers: p.peers, Next: p.next,
 		AgentBinary: p.programs.nodeAgent, AgentGzip: &p.programs.nodeAgentGzip, OpenAgent: func() (io.ReadSeekCloser, error) { return os.Open(self) },
+		OpenFiles: func(digest image.Digest) (io.ReadSeekCloser, error) {
+			blob, err := p.memberFiles.Open(digest)
+			if err != nil {
+				return nil, err
+			}
+			return struct {
+				io.ReadSeeker
+				io.Closer
+			}{io.NewSectionReader(blob, 0, blob.Size()), blob}, nil
+		},
 		AgentServer: agentServer, StrangerImage: p.strangerImage, SiteTime: p.now, Log: p.log,
 	})
 	if err != nil {

@@ -30,6 +30,7 @@ import (
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
 	"github.com/nearmetal/nearmetal/internal/floating"
+	"github.com/nearmetal/nearmetal/internal/imagestore"
 	"github.com/nearmetal/nearmetal/internal/lastuse"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
@@ -291,6 +292,8 @@ type site struct {
 	agents *monitor.Monitor
 	heard  *bootapi.Heard
 	images *images
+	// memberFiles are the files of paused members that have whole machines. Nobody gets them but the machines that boot for these members.
+	memberFiles *imagestore.Store
 	// secrets are the site's.
 	secrets trust.Secrets
 	sealer  *trust.Sealer
@@ -355,6 +358,9 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 	}
 	out.heard = bootapi.NewHeard(out.now)
 	if out.images, err = openImages(filepath.Join(s.cfg.StateDir, "images"), s.secrets.Newest(), func(digest string) *api.Image { return cache.View().Image(digest) }); err != nil {
+		return nil, err
+	}
+	if out.memberFiles, err = imagestore.Open(filepath.Join(s.cfg.StateDir, "memberfiles"), minFreeBytes); err != nil {
 		return nil, err
 	}
 	if out.sealer, err = trust.NewSealer(s.secrets); err != nil {
@@ -452,7 +458,7 @@ func (s *Server) api(site *site) apiserver.Config {
 			}
 			return situation.CarriedFor(site.cache.View(), r)
 		}),
-		Now: site.now, Images: site.images.store, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
+		Now: site.now, Images: site.images.store, MemberFiles: site.memberFiles, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, UserHomes: s.cfg.UserHomes, Pool6: s.sitePool6(), FloatingPool: s.floating,
 		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of, MemberUses: site.agents,
@@ -465,7 +471,7 @@ func (s *Server) leads(site *site) controller.Config {
 		Candidate: candidate(s.cfg.StateDir), Repo: site.repo, Cache: site.cache, Agents: site.agents, Secrets: s.secrets,
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
 		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay, DrainOn: s.cfg.DrainOn,
-		Deadlines: s.deadlines(), Images: site.images, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
+		Deadlines: s.deadlines(), Images: site.images, MemberFiles: site.memberFiles, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 	}
 }
 

@@ -18,7 +18,11 @@ func (s *Site) onMachine(a *api.Assignment) (lifecycle.Observation, bool) {
 		return lifecycle.Observation{}, false
 	}
 	m := s.View.Machine(a.Node)
-	if m == nil || m.Record == nil || m.Intent.RemoveRequestedAt != nil && m.Record.Phase != api.MachineReady {
+	if m == nil || m.Record == nil {
+		return lifecycle.Observation{}, false
+	}
+	waits := !m.Intent.RemoveForce && lifecycle.HeldInPause(m.Record, a.ID) // its removal does
+	if m.Intent.RemoveRequestedAt != nil && m.Record.Phase != api.MachineReady && !waits {
 		return lifecycle.Observation{}, false
 	}
 	o, told := lifecycle.MemberOnMachine(m.Record, a.ID)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
@@ -277,8 +278,8 @@ func (t *Tunnels) OpenContent(ctx context.Context, node, volumeUID string) (io.R
 }
 
 // OpenFiles is OpenTunnel: it notes the files behind the member.
-func (t *Tunnels) OpenFiles(ctx context.Context, node, memberID string) (io.ReadWriteCloser, error) {
-	return t.OpenTunnel(ctx, node, memberID+" files", 0)
+func (t *Tunnels) OpenFiles(ctx context.Context, node, memberID string, use changedfiles.Use) (io.ReadWriteCloser, error) {
+	return t.OpenTunnel(ctx, node, strings.TrimSuffix(memberID+" files "+string(use), " "), 0)
 }
 
 // OpenTunnel connects to the test's server.

@@ -12,7 +12,7 @@ import (
 )
 
 // SaveFiles implements driver.FileSaver. The member's programs go on meanwhile.
-func (d *Driver) SaveFiles(ctx context.Context, id string, out io.Writer) error {
+func (d *Driver) SaveFiles(ctx context.Context, id string, use changedfiles.Use, out io.Writer) error {
 	if _, err := d.known(id); err != nil {
 		return err
 	}
@@ -26,7 +26,7 @@ func (d *Driver) SaveFiles(ctx context.Context, id string, out io.Writer) error 
 	}
 	defer func() { _ = dir.Close() }()
 	_, err = archive.Pack(ctx, archive.Source{
-		Dir: dir, VolumeBytes: changedfiles.DefaultMaxBytes, Scratch: filepath.Dir(d.cfg.Changes), Layer: true, Omit: changedfiles.Omitted,
+		Dir: dir, VolumeBytes: changedfiles.DefaultMaxBytes, Scratch: filepath.Dir(d.cfg.Changes), Layer: true, Omit: use.Omitted,
 	}, out)
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return errors.Join(errors.New("a file became shorter while it was read; end what writes it, and save again"), err)

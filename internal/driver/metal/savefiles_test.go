@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/internal/archive"
+	"github.com/nearmetal/nearmetal/internal/changedfiles"
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
@@ -27,7 +28,7 @@ func TestTheFilesOfAMachineAreSavedWithoutThoseOfTheProduct(t *testing.T) {
 	d := m.driver()
 	d.cfg.Changes = changes
 	member := m.member(t)
-	if err := d.SaveFiles(t.Context(), member.Assignment.ID, io.Discard); !errors.Is(err, driver.ErrNotFound) {
+	if err := d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, io.Discard); !errors.Is(err, driver.ErrNotFound) {
 		t.Errorf("without a member: %v", err)
 	}
 	if err := d.Start(t.Context(), member); err != nil {
@@ -35,7 +36,7 @@ func TestTheFilesOfAMachineAreSavedWithoutThoseOfTheProduct(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = d.Clean(t.Context(), member.Assignment.ID) })
 	var out bytes.Buffer
-	if err := d.SaveFiles(t.Context(), member.Assignment.ID, &out); err != nil {
+	if err := d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, &out); err != nil {
 		t.Fatal(err)
 	}
 	var files []string
@@ -66,18 +67,18 @@ func TestTheFilesOfAMachineAreSavedOnceAtATime(t *testing.T) {
 	t.Cleanup(func() { _ = d.Clean(t.Context(), member.Assignment.ID) })
 	in, out := io.Pipe()
 	first := make(chan error, 1)
-	go func() { first <- d.SaveFiles(t.Context(), member.Assignment.ID, out) }()
+	go func() { first <- d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, out) }()
 	if _, err := in.Read(make([]byte, 1)); err != nil { // it has begun, and waits for its reader
 		t.Fatal(err)
 	}
-	if err := d.SaveFiles(t.Context(), member.Assignment.ID, io.Discard); err == nil || !strings.Contains(err.Error(), "being saved already") {
+	if err := d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, io.Discard); err == nil || !strings.Contains(err.Error(), "being saved already") {
 		t.Errorf("a second save: %v", err)
 	}
 	_ = in.Close()
 	if err := <-first; !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("the first save: %v", err)
 	}
-	if err := d.SaveFiles(t.Context(), member.Assignment.ID, io.Discard); err != nil {
+	if err := d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, io.Discard); err != nil {
 		t.Errorf("a save after it: %v", err)
 	}
 }

@@ -54,6 +54,8 @@ const (
 	SharePath  = "/boot/v1/share"
 	ReportPath = "/boot/v1/report"
 	CleanPath  = "/boot/v1/clean"
+	// FilesPath, GET: the archive that Welcome.Files names, for the boot of the session alone.
+	FilesPath = "/boot/v1/files"
 	// AgentBinaryPath, GET: the node agent's binary (application/octet-stream), its digest in Welcome.Agent.
 	AgentBinaryPath = "/boot/v1/agent"
 )
@@ -94,6 +96,8 @@ type Welcome struct {
 	Time time.Time `json:"time"`
 	// HealthDeadline bounds each health check.
 	HealthDeadline time.Duration `json:"health_deadline"`
+	// Files are laid into the root before anything runs from it: an archive (package archive) of FilesPath. Nil: there are none.
+	Files *image.Blob `json:"files,omitempty"`
 	// Clean is what a boot that cleans is to do. Without it nothing is erased.
 	Clean *CleanOrder `json:"clean,omitempty"`
 }

@@ -109,7 +109,7 @@ func mountGuestRoots(ctx context.Context, formats []image.RootFormat) error {
 		}
 		dirs = append(dirs, dir)
 	}
-	return overlay(dirs)
+	return overlay(dirs, nil)
 }
 
 // guestDisk returns the device of the disk with a serial number, once it is there.

@@ -98,14 +98,19 @@ const (
 	upperDir  = "/run/nearmetal/upper"
 )
 
-// overlay mounts a writable root in RAM over the layers, the lowest first.
-func overlay(layers []string) error {
+// overlay mounts a writable root in RAM over the layers, the lowest first. fill makes files in its upper directory before; nil: it is empty.
+func overlay(layers []string, fill func(upper string) error) error {
 	_ = os.MkdirAll(upperDir, 0o700)
 	if err := unix.Mount("tmpfs", upperDir, "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount the file system for the root's writes: %w", err)
 	}
 	for _, dir := range []string{"upper", "work"} {
 		if err := os.Mkdir(filepath.Join(upperDir, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	if fill != nil {
+		if err := fill(filepath.Join(upperDir, "upper")); err != nil {
 			return err
 		}
 	}

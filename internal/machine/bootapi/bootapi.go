@@ -72,6 +72,8 @@ type Config struct {
 	// AgentGzip is the same compressed, a blob of the image server; nil: there is none.
 	AgentGzip *image.Blob
 	OpenAgent func() (io.ReadSeekCloser, error)
+	// OpenFiles opens an archive of the files of a member; the error is fs.ErrNotExist when there is none.
+	OpenFiles func(digest image.Digest) (io.ReadSeekCloser, error)
 	// AgentServer is HOST:PORT of the API at the server's address on the provisioning network.
 	AgentServer string
 	// StrangerImage is the manifest that strangers boot, "" while there is none.
@@ -111,6 +113,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST "+boot.ReportPath, s.report)
 	mux.HandleFunc("POST "+boot.CleanPath, s.clean)
 	mux.HandleFunc("GET "+boot.AgentBinaryPath, s.agentBinary)
+	mux.HandleFunc("GET "+boot.FilesPath, s.files)
 	return mux
 }
 

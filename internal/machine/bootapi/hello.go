@@ -106,6 +106,9 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 	welcome.RootPasswordHash = string(hash)
 	nonce := sha256.Sum256([]byte(hello.Nonce))
 	redemption := state.Redemption{UID: m.UID(), Machine: m.Name(), Generation: b.Generation, NonceSHA256: hex.EncodeToString(nonce[:]), At: s.cfg.SiteTime()}
+	if f := b.Files; f != nil && b.Purpose == api.BootMember {
+		welcome.Files = &image.Blob{Digest: image.Digest(f.Digest), SizeBytes: f.Bytes}
+	}
 	if b.Purpose == api.BootClean {
 		if welcome.Clean = cleanOrder(m); welcome.Clean == nil {
 			return s.over(claims)
