@@ -435,17 +435,7 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"quota_in_use", "512KiB is less than the 512MiB in use", func() *http.Response {
 			return send(t, s, request{method: "PATCH", path: "/v1/projects/default", body: `{"quota": {"memory": "512KiB"}}`})
 		}},
-		{"cant_pause", "whole machines", func() *http.Response {
-			stack := func(to api.Stack) {
-				_, _, err := s.Repo.UpdateIntent(t.Context(), "ready", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = to; return nil })
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			stack(api.StackMetal)
-			defer stack(api.StackContainer)
-			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/pause"})
-		}},
+		{"cant_pause", "its machines stay on", func() *http.Response { return pauseWithout(t, "the end of an archive") }},
 		{"cant_save", `has stack "container"`, func() *http.Response { return send(t, s, request{method: "POST", path: "/v1/clusters/ready/save"}) }},
 		{"keys_found", "/home/hpc/key", func() *http.Response { return saveFilesOf(t, "fresh") }},
 		{"environment_exists", "comes with Nearmetal", func() *http.Response { return saveFilesOf(t, "debian-mpi") }},

@@ -74,7 +74,7 @@ func canPause(name string, c *state.Cluster, intent *api.ClusterIntent) error {
 func wholeMembers(c *state.Cluster) []*api.Assignment {
 	var machines []*api.Assignment
 	for a := range c.Held() {
-		if a.IsMember() && a.ByProvisioner() {
+		if a.IsMember() && a.Whole {
 			machines = append(machines, a)
 		}
 	}

@@ -45,6 +45,34 @@ func TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs(t *testing.T) {
 	}
 }
 
+// A member that comes back has its logs and what it put aside; what Nearmetal writes is written again.
+func TestAMemberKeepsMoreThanAnEnvironment(t *testing.T) {
+	for name, want := range map[string]bool{
+		"etc/nearmetal/ssh/id_ed25519": true, "etc/ssh/ssh_host_ed25519_key": true, "var/lib/nearmetal/x": true, "root/.ssh/authorized_keys": true, "etc/hosts": true,
+		"run/x": true, "tmp/x": true, "var/log/syslog": false, "var/tmp/x": false, "var/cache/apt/x": false, "home/hpc/x": false, "etc/shadow": false,
+	} {
+		if got := changedfiles.ForMember.Omitted(name, false); got != want {
+			t.Errorf("Omitted(%q) = %v, want %v", name, got, want)
+		}
+	}
+	key := privateKeys(t)["OpenSSH"]
+	data := saved(t, map[string]string{"home/hpc/.ssh/id": key, "var/log/x": "x"})
+	member := func(p *changedfiles.Policy) { p.Use = changedfiles.ForMember }
+	if err := check(t, data, member); err != nil {
+		t.Errorf("a user's own key and a log: %v", err)
+	}
+	var found *changedfiles.KeysError
+	if err := check(t, data, func(p *changedfiles.Policy) { member(p); p.Secrets = changedfiles.Marks([]byte(key)) }); !errors.As(err, &found) || len(found.Own) != 1 {
+		t.Errorf("a key of the cluster itself: %v", err)
+	}
+	if err := check(t, saved(t, map[string]string{"etc/nearmetal/x": "x"}), member); !errors.Is(err, changedfiles.ErrNotOmitted) {
+		t.Errorf("what is never saved: %v", err)
+	}
+	if changedfiles.ForMember.Check() != nil || changedfiles.ForEnvironment.Check() != nil || changedfiles.Use("x").Check() == nil {
+		t.Error("uses that are known and unknown are not told apart")
+	}
+}
+
 // privateKeys are keys in the forms in which programs write them.
 func privateKeys(t *testing.T) map[string]string {
 	t.Helper()

@@ -246,7 +246,11 @@ func (a *app) pausedFilesText(st api.ClusterStatus) string {
 	if len(st.PausedFiles) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s of %d machines, saved %s ago", bytesText(bytes), len(st.PausedFiles), a.age(at))
+	size := "less than 1MiB"
+	if bytes >= 1<<20 {
+		size = sizeText(bytes)
+	}
+	return fmt.Sprintf("%s of %s, saved %s ago", size, plural(len(st.PausedFiles), "machine"), a.age(at))
 }
 
 // savedText says that a cluster was asked to be saved when its phase does not say so.

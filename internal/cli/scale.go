@@ -198,8 +198,8 @@ func (a *app) asking(ctx context.Context, c *client.Client, t turn, name string)
 	}
 	p := a.progress()
 	defer p.stop()
-	if cl, err := c.Cluster(ctx, name); err == nil && slices.ContainsFunc(cl.Spec.Groups, func(g api.Group) bool { return g.Stack == api.StackMetal }) {
-		p.say("saving the files of the machines of cluster " + name + "; their programs end with the pause")
+	if p.terminal {
+		p.say("pausing cluster " + name + "; of whole machines, files are saved first")
 	}
 	return t.ask(c, ctx, name)
 }

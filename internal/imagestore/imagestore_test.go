@@ -248,6 +248,19 @@ func TestARotDiskIsNoticed(t *testing.T) {
 	}
 }
 
+func TestContentThatIsNoImageIsCollectedUnlessItIsInUseItself(t *testing.T) {
+	s := open(t, t.TempDir())
+	used, unused := put(t, s, "files of a member"), put(t, s, "files of a member that is gone")
+	if freed, err := s.CollectContent([]image.Digest{used.Digest}, time.Hour); err != nil || len(freed) > 0 {
+		t.Errorf("within the grace time: %v, %v", freed, err)
+	}
+	later := s.now().Add(2 * time.Hour)
+	s.now = func() time.Time { return later }
+	if freed, err := s.CollectContent([]image.Digest{used.Digest}, time.Hour); err != nil || len(freed) != 1 || freed[0].Digest != unused.Digest || !s.Has(used.Digest) {
+		t.Errorf("collected %v, %v", freed, err)
+	}
+}
+
 func TestManyPutTheSameBlobAtOnceWhileOthersReadAndCollect(t *testing.T) {
 	s := open(t, t.TempDir())
 	text := strings.Repeat("root ", 100_000)

@@ -54,6 +54,8 @@ type Site struct {
 	Networks  *Networks
 	Consoles  *Consoles
 	Images    *Images
+	// MemberFiles are the files of paused members.
+	MemberFiles *Images
 	// Nodes gives nodes their certificates.
 	Nodes *enrollment.Registrar
 
@@ -85,7 +87,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 	now := func() time.Time { return s.now() }
 	s.Explainer, s.Tunnels, s.pin = &Explainer{cache: cache}, &Tunnels{}, authority.Pin()
 	s.Homes, s.Hosts, s.Consoles, s.Images = &Homes{}, &Hosts{found: api.HostCheck{Findings: []api.HostFinding{}}}, &Consoles{}, &Images{}
-	s.Networks = &Networks{}
+	s.Networks, s.MemberFiles = &Networks{}, &Images{}
 	s.Nodes = &enrollment.Registrar{Authority: authority, Writer: s.Repo, Reader: cache, Now: now}
 	traces := tracing.NewBook()
 	tracer, err := tracing.Open(ctx, "test", func(s tracing.Span) { traces.Add(tracing.Placed{Span: s}) })
@@ -95,7 +97,7 @@ func New(t testing.TB, st store.Store, change func(*apiserver.Config)) *Site {
 		Writer: s.Repo, Reader: cache, Live: s.Live, Logs: s.Logs, Log: slog.New(slog.DiscardHandler),
 		Tokens: tenancy.NewTokens(authority.Tokens, cache, now), Pin: s.pin, Nodes: s.Nodes,
 		Explainer: s.Explainer, Tunnels: s.Tunnels, Homes: s.Homes, Hosts: s.Hosts, Networks: s.Networks, Certifier: Certifier{now},
-		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, Recipes: Recipes{}, Compatible: compatible, Traces: traces, Pool: placement.DefaultPool,
+		Provisioning: Provisioning(8), Sealer: Sealer{}, Consoles: s.Consoles, Images: s.Images, MemberFiles: s.MemberFiles, Recipes: Recipes{}, Compatible: compatible, Traces: traces, Pool: placement.DefaultPool,
 	}
 	if change != nil {
 		change(&cfg)

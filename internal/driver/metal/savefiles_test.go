@@ -35,22 +35,26 @@ func TestTheFilesOfAMachineAreSavedWithoutThoseOfTheProduct(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Clean(t.Context(), member.Assignment.ID) })
-	var out bytes.Buffer
-	if err := d.SaveFiles(t.Context(), member.Assignment.ID, changedfiles.ForEnvironment, &out); err != nil {
-		t.Fatal(err)
-	}
-	var files []string
-	if _, err := archive.Walk(t.Context(), &out, func(h *tar.Header, _ io.Reader) error {
-		if h.Typeflag == tar.TypeReg {
-			files = append(files, h.Name)
+	for use, want := range map[changedfiles.Use][]string{
+		changedfiles.ForEnvironment: {"home/hpc/.ssh/id", "opt/solver"}, changedfiles.ForMember: {"home/hpc/.ssh/id", "opt/solver", "var/log/x"},
+	} {
+		var out bytes.Buffer
+		if err := d.SaveFiles(t.Context(), member.Assignment.ID, use, &out); err != nil {
+			t.Fatal(err)
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	slices.Sort(files)
-	if want := []string{"home/hpc/.ssh/id", "opt/solver"}; !slices.Equal(files, want) {
-		t.Errorf("saved %v, want %v", files, want)
+		var files []string
+		if _, err := archive.Walk(t.Context(), &out, func(h *tar.Header, _ io.Reader) error {
+			if h.Typeflag == tar.TypeReg {
+				files = append(files, h.Name)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(files)
+		if !slices.Equal(files, want) {
+			t.Errorf("for %q it saved %v, want %v", use, files, want)
+		}
 	}
 }
 

@@ -92,6 +92,7 @@ func newSite(t testing.TB) *site {
 			return s.next[generation]
 		},
 		AgentBinary: image.Blob{Digest: image.DigestOf([]byte("agent")), SizeBytes: 5}, AgentServer: "10.9.0.1:7700",
+		OpenFiles:     memberFiles{"sha256:there": "the files"}.open,
 		StrangerImage: func() image.Digest { return digest }, SiteTime: func() time.Time { return s.now }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
