@@ -492,3 +492,22 @@ func TestAMachineThatNobodyMayPowerOffSaysSo(t *testing.T) {
 	l.want(func(d *agentstream.Desired) { d.PowerOff = &agentstream.PowerOff{BootGeneration: 7} })
 	l.until("it says so", func(o agentstream.Observed) bool { return strings.Contains(o.PowerOffProblem, "--allow-power-off") })
 }
+
+func TestAMachineOfAPausedMemberIsPoweredOffWithTheMember(t *testing.T) {
+	l := newLeader(t)
+	host, networks := fake.NewHost(), &fabricfake.Fabric{}
+	off := make(chan struct{}, 10)
+	l.run(shortDir(t), func(c *agent.Config) {
+		c.Fabric, c.Drivers = networks, []driver.Driver{fake.New(host, networks)}
+		c.Node.BootGeneration = 7
+		c.PowerOff = func(context.Context) error { off <- struct{}{}; return nil }
+	})
+	l.want(func(d *agentstream.Desired) { withMember(d, aMember("")) })
+	l.until("the member runs", func(o agentstream.Observed) bool { return len(o.Members) == 1 && o.Members[0].FilesDigest != "" })
+	l.want(func(d *agentstream.Desired) { d.PowerOff = &agentstream.PowerOff{BootGeneration: 7, WithMembers: true} })
+	select {
+	case <-off:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the machine was never powered off")
+	}
+}

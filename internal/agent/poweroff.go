@@ -23,7 +23,7 @@ type powerOff struct {
 // errNoPower: nothing here may end this machine.
 var errNoPower = errors.New("this machine was not booted by its server, and its agent runs without --allow-power-off; power the machine off by hand")
 
-// convergePower asks for the power to go, once nothing of any member runs here. An order for another boot is none for this one: it was
+// convergePower asks for the power to go, once nothing of any member runs here, or at once if members are to end with it. An order for another boot is none for this one: it was
 // given before the machine was booted anew.
 func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 	if a.desired == nil || a.desired.PowerOff == nil || !a.hearing.current() {
@@ -41,7 +41,7 @@ func (a *Agent) convergePower(ctx context.Context, now time.Time) {
 		return
 	}
 	for _, m := range a.members {
-		if m.busy || alive(m.state) {
+		if m.busy || alive(m.state) && !order.WithMembers {
 			return // its end wakes the loop
 		}
 	}

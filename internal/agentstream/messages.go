@@ -237,6 +237,8 @@ type Image struct {
 // PowerOff is an in-band order to power off. An agent of another boot generation does not obey it.
 type PowerOff struct {
 	BootGeneration int64 `json:"boot_generation"`
+	// WithMembers: members that run end with the power, as their cluster is paused. Without it, their end is waited for.
+	WithMembers bool `json:"with_members,omitempty"`
 }
 
 // Member is a member that should be, or should no longer be, on the node.

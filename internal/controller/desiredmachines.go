@@ -46,7 +46,7 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 	for _, n := range view.Nodes {
 		if boot := toPowerOff(n); boot != 0 {
 			part := parts[n.Name]
-			part.powerOff = &agentstream.PowerOff{BootGeneration: boot}
+			part.powerOff = &agentstream.PowerOff{BootGeneration: boot, WithMembers: pauses(n.Machine.Record)}
 			parts[n.Name] = part
 		}
 	}
@@ -63,6 +63,9 @@ func (d *desiredStates) updateMachines(view *state.View, dirty map[string]bool) 
 	d.machines = parts
 	d.updatePeers(dirty)
 }
+
+// pauses reports whether a machine goes off for a pause, with the member that it carries.
+func pauses(r *api.MachineRecord) bool { return r.Tenant != nil && r.Tenant.Paused }
 
 // toPowerOff is the generation of the boot whose agent is to power its machine off, 0 for none: that of a machine that goes off, and that of an
 // earlier boot than the one decided, which nothing else may reach: not every machine that is on can be reset.

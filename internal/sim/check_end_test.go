@@ -151,6 +151,10 @@ func (w *world) checkMembersAtRest(c *state.Cluster) {
 		if c.Record.Phase == api.ClusterReady && (h == nil || h.state != lifecycle.HostRunning) {
 			w.fail("rest", "cluster %s is ready, and %s does not run", c.Name(), a.ID)
 		}
+		if c.Record.Phase == api.ClusterPaused && a.ByProvisioner() {
+			w.checkOffInPause(c, a)
+			continue
+		}
 		if c.Record.Phase == api.ClusterPaused && a.IsMember() && (h == nil || h.state != lifecycle.HostPaused) {
 			w.fail("rest", "cluster %s is paused, and %s is not frozen", c.Name(), a.ID)
 		}

@@ -288,6 +288,7 @@ func (w *world) change(name, uid string, c change) {
 		// Most go on after a while, even if much goes wrong meanwhile.
 		if ok = changed.Paused || !lifecycle.WantsSaved(&changed, record) && pausable(record); ok {
 			changed.Paused = !changed.Paused
+			ok = w.saveWhole(cluster, &changed)
 		}
 		if ok && changed.Paused && c.size > 1 {
 			w.after(c.limit/4, func() { w.resume(name, uid) })
@@ -331,7 +332,7 @@ func (w *world) resume(name, uid string) {
 	}
 	if c := s.cluster(name, uid); c != nil && c.Intent.Paused {
 		changed := c.Intent
-		changed.Paused = false
+		changed.Paused, changed.PausedFiles = false, nil
 		w.trace("resume %s", name)
 		w.put(s, name, uid, changed)
 	}

@@ -39,25 +39,26 @@ func (w *world) scheduleWhole() time.Duration {
 		}
 		for range r.IntN(3) {
 			c := drawChange(r, min(l.lasts, wholeLasts/2))
-			if c.size = 1 + c.size%mostBoxes; c.kind != Pause {
+			if c.size = 1 + c.size%mostBoxes; c.kind != Pause { // which comes when the cluster is ready
 				l.changes = append(l.changes, c)
 			}
 		}
+		rest := wholePause{lasts: span(r, 30*time.Second, 6*time.Minute), touched: r.IntN(3) == 0, tries: 40 * min(r.IntN(3), 1)}
 		if at < wholeLasts {
-			w.after(at, func() { w.createWhole(l) })
+			w.after(at, func() { w.createWhole(l, rest) })
 		}
 	}
 	return wholeLasts
 }
 
 // createWhole creates a cluster of whole machines, as soon as a server is there to ask.
-func (w *world) createWhole(l life) {
+func (w *world) createWhole(l life, rest wholePause) {
 	s := w.up()
 	switch {
 	case w.isCalm():
 		return
 	case s == nil:
-		w.after(time.Second, func() { w.createWhole(l) })
+		w.after(time.Second, func() { w.createWhole(l, rest) })
 		return
 	}
 	w.ids++
@@ -75,6 +76,9 @@ func (w *world) createWhole(l life) {
 	for _, c := range l.changes {
 		w.after(c.after, func() { w.change(in.Name, in.UID, c) })
 	}
+	if rest.tries > 0 && w.cfg.Kinds.Has(Pause) {
+		w.after(pauseTry, func() { w.pauseWhole(in.Name, in.UID, rest) })
+	}
 	if l.lasts != longest {
 		w.after(l.lasts, func() {
 			if !w.isCalm() {
@@ -82,6 +86,97 @@ func (w *world) createWhole(l life) {
 			}
 		})
 	}
+}
+
+// wholePause is a pause of a cluster of whole machines, as soon as the cluster is ready.
+type wholePause struct {
+	lasts time.Duration
+	// touched: a person switches a machine on meanwhile.
+	touched bool
+	// tries is how often it is asked for.
+	tries int
+}
+
+// pauseTry is the time between two tries.
+const pauseTry = 20 * time.Second
+
+// pauseWhole pauses a cluster of whole machines, and resumes it later.
+func (w *world) pauseWhole(name, uid string, p wholePause) {
+	s := w.up()
+	if p.tries--; p.tries < 0 || w.isCalm() {
+		return
+	}
+	if s == nil || s.cluster(name, uid) == nil || s.cluster(name, uid).Record == nil || s.cluster(name, uid).Record.Phase != api.ClusterReady {
+		w.after(pauseTry, func() { w.pauseWhole(name, uid, p) })
+		return
+	}
+	c := s.cluster(name, uid)
+	w.change(name, uid, change{kind: Pause, size: 2, limit: 4 * p.lasts})
+	if !p.touched {
+		return
+	}
+	for a := range c.Held() {
+		if b := w.box(a.Node); b != nil {
+			w.after(p.lasts/2, func() {
+				if r, _ := w.store.machine(b.name); r.Phase == api.MachineOff && !w.isCalm() {
+					b.press(api.PowerOn)
+				}
+			})
+			return
+		}
+	}
+}
+
+// saveWhole is what the API does before a pause: it saves what members have changed in the roots of their machines. If one member is not there to be read, the
+// pause is refused.
+func (w *world) saveWhole(c *state.Cluster, changed *api.ClusterIntent) bool {
+	changed.PausedFiles = nil
+	for a := range c.Held() {
+		if !changed.Paused || !a.IsMember() || !a.ByProvisioner() {
+			continue
+		}
+		b := w.box(a.Node)
+		if is := b.really(); c.Record.Phase != api.ClusterReady || is.uid == "" || !is.on {
+			return false
+		}
+		w.ids++
+		changed.PausedFiles = append(changed.PausedFiles, api.MemberFiles{Member: a.Member, Assignment: a.ID, SavedFiles: api.SavedFiles{Digest: fmt.Sprintf("files of %s, save %d", a.ID, w.ids)}})
+	}
+	if len(changed.PausedFiles) > 0 {
+		w.happened("pause of whole machines")
+	}
+	return true
+}
+
+// checkOffInPause checks that the machine of a paused member is off, and still the member's.
+func (w *world) checkOffInPause(c *state.Cluster, a *api.Assignment) {
+	r, known := w.store.machine(a.Node)
+	if is := w.box(a.Node).really(); !known || is.on || r.Phase != api.MachineOff || r.Tenant == nil || r.Tenant.Assignment != a.ID {
+		w.fail("whole", "cluster %s is paused, and the machine %s of %s is %s (on: %v) and of %+v", c.Name(), a.Node, a.ID, r.Phase, is.on, r.Tenant)
+	}
+}
+
+// checkFiles checks that a machine which boots for a member gets the files of the last pause, unless the cluster was ready since.
+func (w *world) checkFiles(b *box, boot api.Boot) {
+	w.read(func(m *mirror) {
+		for _, c := range m.clusters {
+			for _, a := range m.assignments(c.record) {
+				if a.ID != boot.Member || a.releasedAt != nil {
+					continue
+				}
+				want, got := lifecycle.FilesOf(c.record, a.Member), boot.Files
+				if want != nil && (got == nil || got.Digest != want.Digest) {
+					w.fail("whole", "%s boots for %s of cluster %s with the files %+v, want %+v", b.name, a.ID, c.record.Name, got, want)
+				}
+				if want != nil {
+					w.happened("boot after a pause")
+					if want.Assignment != a.ID {
+						w.happened("boot of another machine after a pause")
+					}
+				}
+			}
+		}
+	})
 }
 
 // memberOf reports whether a node is a machine that a member has whole, as the server finds out.
@@ -110,6 +205,9 @@ func (b *box) moveIn(purpose api.BootPurpose, generation int64) {
 			return // it was removed meanwhile
 		}
 		b.w.happened("machine booted for a member")
+		if r, _ := b.w.store.machine(b.name); r.Boot != nil && r.Boot.Generation == generation {
+			b.w.checkFiles(b, *r.Boot)
+		}
 	}
 	b.mu.Lock()
 	was := b.tenant
@@ -150,6 +248,11 @@ func (w *world) checkTenant(b *box, before, after api.MachineRecord) {
 		if left == was.Assignment {
 			w.fail("whole", "%s is called clean after %s, which is still on its disks", b.name, left)
 		}
+	}
+	// A machine that was off is for the same member again after a pause only, with its files.
+	if after.Boot != nil && before.Boot != nil && after.Boot.Generation != before.Boot.Generation && before.Phase == api.MachineOff && after.Boot.Purpose == api.BootMember &&
+		was != nil && was.Assignment == after.Boot.Member && (!was.Paused || after.Boot.Files == nil) {
+		w.fail("whole", "%s boots again for %s, paused: %v, files: %+v", b.name, was.Assignment, was.Paused, after.Boot.Files)
 	}
 	// A boot that fails is tried once more; a member that was there is not there again.
 	again := before.Phase == api.MachineReady && after.Phase == api.MachineBooting && after.Boot.Purpose == api.BootMember
@@ -269,7 +372,7 @@ func (b *box) forget() {
 
 // wholeKinds are what matters in the life of clusters of whole machines.
 func wholeKinds() Kinds {
-	return 1<<Machines | 1<<Whole | 1<<Scale | 1<<Remove | 1<<Drain | 1<<MemberEnds | 1<<MemberIll | 1<<StartFails | 1<<CleanFails | 1<<LateMessages | 1<<CommitUnknown |
+	return 1<<Machines | 1<<Whole | 1<<Pause | 1<<Scale | 1<<Remove | 1<<Drain | 1<<MemberEnds | 1<<MemberIll | 1<<StartFails | 1<<CleanFails | 1<<LateMessages | 1<<CommitUnknown |
 		1<<CrashBetweenWrites | 1<<ClockJump | 1<<Panic | 1<<AgentRestart | 1<<AgentSleep | 1<<AgentHangs | 1<<Power | 1<<Cut | 1<<CutOneWay | 1<<Reset | 1<<LeaderCrash | 1<<Usurp |
 		1<<Deposed | 1<<Stall | 1<<BMC | 1<<Button | 1<<Cable | 1<<Hang
 }
@@ -282,7 +385,10 @@ func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
 	if failed != nil {
 		t.Fatal(explain(t, Config{}, failed))
 	}
-	for _, what := range []string{"machine booted for a member", "machine clean after its member", "machine that waited for people", "cleaned", "whole"} {
+	for _, what := range []string{
+		"machine booted for a member", "machine clean after its member", "machine that waited for people", "cleaned", "whole", "pause of whole machines",
+		"boot after a pause", "boot of another machine after a pause",
+	} {
 		t.Logf("%8d %s", total.Happened[what], what)
 		if count >= someCoverage && total.Happened[what] < 10 {
 			t.Errorf("%d times it happened: %s, which is common", total.Happened[what], what)
