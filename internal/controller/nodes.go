@@ -165,24 +165,29 @@ func (p *pass) dropMemberFiles(ctx context.Context) {
 	if p.cfg.MemberFiles == nil {
 		return
 	}
-	var inUse []image.Digest
-	for _, c := range p.view.Clusters {
-		if c.Record != nil {
-			for _, f := range c.Record.Files {
-				inUse = append(inUse, image.Digest(f.Digest))
-			}
-		}
-		for _, f := range c.Intent.PausedFiles {
-			inUse = append(inUse, image.Digest(f.Digest))
-		}
-	}
-	freed, err := p.cfg.MemberFiles.CollectContent(inUse, filesGrace)
+	freed, err := p.cfg.MemberFiles.CollectContent(memberFilesInUse(p.view), filesGrace)
 	if err != nil {
 		p.log.WarnContext(ctx, "files of paused members that nothing needs can't be removed", "error", err)
 	}
 	for _, b := range freed {
 		p.log.InfoContext(ctx, "removed files of a paused member that nothing needs", "bytes", b.SizeBytes)
 	}
+}
+
+// memberFilesInUse are the files of members that a pause has or is to have.
+func memberFilesInUse(view *state.View) (inUse []image.Digest) {
+	for _, c := range view.Clusters {
+		for _, f := range c.Intent.PausedFiles {
+			inUse = append(inUse, image.Digest(f.Digest))
+		}
+		if c.Record == nil {
+			continue
+		}
+		for _, f := range c.Record.Files {
+			inUse = append(inUse, image.Digest(f.Digest))
+		}
+	}
+	return inUse
 }
 
 // dropBuildLogs removes what is stored of the output of builds that ended before a time.

@@ -173,22 +173,39 @@ func TestHowAClusterOfWholeMachinesIsPausedAndResumed(t *testing.T) {
 	checkSteps(t, []step{
 		{
 			"its machines go off, with their files noted in the same commit", api.ClusterReady,
-			func(l *life) { whole(l); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1") },
+			func(l *life) {
+				whole(l)
+				l.seeAll(ready)
+				l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1")
+			},
 			[]string{kept, "SetPhase pausing: powering off 2 machines", "Emit Pausing: powering off 2 machines||"},
 		},
 		{
 			"others are frozen", api.ClusterReady,
-			func(l *life) { whole(l, "a0"); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1") },
+			func(l *life) {
+				whole(l, "a0")
+				l.seeAll(ready)
+				l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "a1")
+			},
 			[]string{kept, "SetPhase pausing: freezing 1 member and powering off 1 machine", "Emit Pausing: freezing 1 member and powering off 1 machine||"},
 		},
 		{
 			"while a member has not been saved as it is, none goes off", api.ClusterReady,
-			func(l *life) { whole(l); l.seeAll(ready); l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "before") },
+			func(l *life) {
+				whole(l)
+				l.seeAll(ready)
+				l.Intent.Paused, l.Intent.PausedFiles = true, files("a0", "before")
+			},
 			[]string{"SetPhase ready: " + unsaved},
 		},
 		{
 			"it waits until all are off", api.ClusterPausing,
-			func(l *life) { pausing(l); l.see("a0", off, ""); l.see("a1", starting, "its machine is powering off"); l.Now = t0.Add(59 * time.Second) },
+			func(l *life) {
+				pausing(l)
+				l.see("a0", off, "")
+				l.see("a1", starting, "its machine is powering off")
+				l.Now = t0.Add(59 * time.Second)
+			},
 			[]string{"WakeAt 1m0s"},
 		},
 		{

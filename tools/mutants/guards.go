@@ -35,7 +35,7 @@ func guards() []Mutant {
 		recordGuards,
 		leaderGuards,
 		agentGuards,
-		memberGuards, slurmGuards, saveGuards,
+		memberGuards, slurmGuards, saveGuards, pauseGuards,
 		outputGuards,
 		fabricGuards,
 		multicastGuards,

@@ -383,7 +383,7 @@ var buildGuards = []Mutant{
 	{
 		Guard:   "a machine is not powered off under its members",
 		File:    "internal/agent/poweroff.go",
-		Find:    "if m.busy || alive(m.state) {",
+		Find:    "if m.busy || alive(m.state) && !order.WithMembers {",
 		Replace: "if m == nil {",
 		Test:    "./internal/agent TestTheMachineIsPoweredOffOnlyInTheBootTheOrderIsForAndWithNoMemberLeft",
 	},

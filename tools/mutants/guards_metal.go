@@ -87,13 +87,6 @@ var metalGuards = []Mutant{
 		Test:    "./internal/placement TestTheProvisionerProvesClean",
 	},
 	{
-		Guard:   "whole machines are not paused",
-		File:    "internal/apiserver/life.go",
-		Find:    "if s.cfg.Offers.Metal && ",
-		Replace: "if false && ",
-		Test:    "./internal/apiserver TestWholeMachinesAreNotPaused",
-	},
-	{
 		Guard:   "root logs in to whole machines only",
 		File:    "internal/contextualization/files.go",
 		Find:    "if m.Stack != api.StackMetal {\n\t\treturn files, nil",

@@ -5,21 +5,21 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "what Nearmetal wrote for a member is not saved",
 		File:    "internal/changedfiles/changedfiles.go",
-		Find:    "	\"etc/nearmetal\", \"var/lib/nearmetal\",\n",
-		Replace: "",
+		Find:    "\"tmp\", \"etc/nearmetal\", \"var/lib/nearmetal\"}",
+		Replace: "\"tmp\"}",
 		Test:    "./internal/changedfiles TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs",
 	},
 	{
 		Guard:   "logs are not saved",
 		File:    "internal/changedfiles/changedfiles.go",
-		Find:    "case within(name, logs) && !dir:",
-		Replace: "case within(name, logs) && !dir && false:",
+		Find:    "within(name, logs) && !dir)",
+		Replace: "within(name, logs) && !dir && false)",
 		Test:    "./internal/changedfiles TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs",
 	},
 	{
 		Guard:   "a machine sends no files that are never saved",
 		File:    "internal/driver/metal/savefiles.go",
-		Find:    "Layer: true, Omit: changedfiles.Omitted,",
+		Find:    "Layer: true, Omit: use.Omitted,",
 		Replace: "Layer: true,",
 		Test:    "./internal/driver/metal TestTheFilesOfAMachineAreSavedWithoutThoseOfTheProduct",
 	},
@@ -54,8 +54,8 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "a key is kept by its own path alone",
 		File:    "internal/changedfiles/check.go",
-		Find:    "case f.key && !slices.Contains(f.keep, at):",
-		Replace: "case f.key && !slices.Contains(f.keep, at) && len(f.keep) == 0:",
+		Find:    "f.use == ForEnvironment && !slices.Contains(f.keep, at):",
+		Replace: "f.use == ForEnvironment && !slices.Contains(f.keep, at) && len(f.keep) == 0:",
 		Test:    "./internal/changedfiles TestKeysOfTheClusterAreNeverSavedAndThoseOfUsersWhereNamed",
 	},
 	{
@@ -75,7 +75,7 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "what is never saved is refused where a member sends it",
 		File:    "internal/changedfiles/check.go",
-		Find:    "case Omitted(h.Name, h.Typeflag == tar.TypeDir):",
+		Find:    "case p.Use.Omitted(h.Name, h.Typeflag == tar.TypeDir):",
 		Replace: "case h.Name == \"\":",
 		Test:    "./internal/changedfiles TestAMemberThatSendsWhatIsNeverSavedIsRefused",
 	},
@@ -110,7 +110,7 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "a layer that is read back has nothing that is never saved",
 		File:    "internal/changedfiles/check.go",
-		Find:    `case name != "." && Omitted(name, d.IsDir()):`,
+		Find:    `case name != "." && ForEnvironment.Omitted(name, d.IsDir()):`,
 		Replace: `case name == "":`,
 		Test:    "./internal/environment/build TestALayerIsReadBackAndHoldsNoKeys",
 	},
@@ -152,8 +152,8 @@ var saveGuards = []Mutant{
 	{
 		Guard:   "only ready members are saved",
 		File:    "internal/apiserver/savefiles.go",
-		Find:    "if m.Name == member && m.Phase != api.MemberReady {",
-		Replace: "if m.Name == member && m.Phase == \"\" {",
+		Find:    "if slices.Contains(members, m.Name) && m.Phase != api.MemberReady {",
+		Replace: "if slices.Contains(members, m.Name) && m.Phase == \"\" {",
 		Test:    "./internal/apiserver TestOnlyFilesOfReadyMembersAreSaved",
 	},
 	{

@@ -1,8 +1,8 @@
 package bootagent
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
