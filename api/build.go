@@ -32,6 +32,8 @@ type Build struct {
 	RecipeDigest string `json:"recipe_digest"`
 	// Project owns the environment that is made of a cluster's files, which replaces none; "": the site owns it.
 	Project string `json:"project,omitempty"`
+	// Saved is the cluster that the files are of; nil: it is made of no cluster's files.
+	Saved *SavedCluster `json:"saved,omitempty"`
 	// Bases are the images that the recipe stands on (recipe.Needs), by environment: the digests their names stand for now, or those that the request named.
 	Bases map[string]string `json:"bases,omitempty"`
 	// Force: it is built although there is an image of the same recipe.
@@ -98,6 +100,21 @@ type SaveFilesRequest struct {
 	Member string `json:"member,omitempty"`
 	// KeepKeys are absolute paths of private keys that are saved on purpose.
 	KeepKeys []string `json:"keep_keys,omitempty"`
+	// NoHome leaves the home out: no snapshot of its volume is made.
+	NoHome bool `json:"no_home,omitempty"`
+}
+
+// SavedCluster is what a cluster was when files of a member became an environment: what a restore makes another one of.
+type SavedCluster struct {
+	// Cluster is its name within its project, and Member the member whose files were saved.
+	Cluster string `json:"cluster"`
+	Member  string `json:"member"`
+	// Groups are its groups. Those of whole machines that had the environment of the member have the new one.
+	Groups []Group `json:"groups"`
+	// Home is the snapshot of its home, VOLUME@SNAPSHOT; "": its home is no volume that outlives it, or was left out.
+	Home string `json:"home,omitempty"`
+	// SavedAt is when the files had been read.
+	SavedAt time.Time `json:"saved_at"`
 }
 
 // Image is a built environment; stored under its digest. Environment names point at one (EnvironmentRecord).
@@ -156,6 +173,8 @@ type EnvironmentRecord struct {
 	Digest string `json:"digest"`
 	// Project owns the environment: others don't see it. "": it is the site's.
 	Project string `json:"project,omitempty"`
+	// Saved is the cluster that it is made of; nil: it is not.
+	Saved *SavedCluster `json:"saved,omitempty"`
 	// Recipe is the text it was last built from.
 	Recipe    string    `json:"recipe"`
 	UpdatedAt time.Time `json:"updated_at"`

@@ -316,9 +316,11 @@ type Environment struct {
 	Project string `json:"project,omitempty"`
 	// Image is the image that a built environment's name stands for, Recipe the text it was built from (where one environment is shown). Nil for one
 	// of the nodes' own.
-	Image     *Image     `json:"image,omitempty"`
-	Recipe    string     `json:"recipe,omitempty"`
-	UpdatedAt *time.Time `json:"updated_at,omitempty"`
+	Image  *Image `json:"image,omitempty"`
+	Recipe string `json:"recipe,omitempty"`
+	// Saved is the cluster that the environment is made of (where one environment is shown); nil: it is not.
+	Saved     *SavedCluster `json:"saved,omitempty"`
+	UpdatedAt *time.Time    `json:"updated_at,omitempty"`
 	// Nodes tells for every node whether it can run there.
 	Nodes []EnvironmentNode `json:"nodes"`
 }

@@ -41,7 +41,7 @@ func (s *Server) getEnvironment(ctx context.Context, in *byName) (*body[api.Envi
 		return nil, noEnvironment(in.Name)
 	}
 	if record := s.cfg.Reader.View().Environment(in.Name); record != nil {
-		e.Recipe = record.Recipe
+		e.Recipe, e.Saved = record.Recipe, record.Saved
 	}
 	return &body[api.Environment]{*e}, nil
 }

@@ -169,9 +169,9 @@ func (s *Server) registerLife() {
 		http.StatusOK, s.saveCluster, codeNoCluster, codeWrongPhase, codeCantSave)
 	longOperation(s, "POST /v1/clusters/{name}/save-files", AccessChange, "save-cluster-files", "Make an environment of a member's files",
 		"For members that have whole machines. The files that the member changed in its root are read and searched for keys, and a build makes a layer of them, over the environment that the member has. "+
-			"The environment belongs to the cluster's project. Its name must be free. What Nearmetal wrote for the member, logs and temporary files are left out. The answer comes "+
-			"once all files are read, which takes minutes where there are many. The member goes on.",
-		http.StatusCreated, s.saveFiles, bodyCodes(codeInvalidRequest, codeInvalidRecipe, codeNoCluster, codeNoMember, codeCantSave, codeKeysFound, codeEnvironmentExists, codeNotReady, codeUnreachable)...)
+			"The environment belongs to the cluster's project. Its name must be free. What Nearmetal wrote for the member, logs and temporary files are left out. A home that is a volume which outlives the cluster gets a "+
+			"snapshot of the environment's name; `saved` of the environment tells what another cluster like this one is made of. The answer comes once all files are read, which takes minutes where there are many. The member goes on.",
+		http.StatusCreated, s.saveFiles, bodyCodes(codeInvalidRequest, codeInvalidRecipe, codeNoCluster, codeNoMember, codeCantSave, codeKeysFound, codeEnvironmentExists, codeNotReady, codeUnreachable, codeNoVolume, codeVolumeDeleted, codeVolumeImporting, codeVolumeSnapshotExists, codeTooManyVolumeSnapshots)...)
 	operation(s, "POST /v1/clusters/{name}/restore", AccessChange, "restore-cluster", "Restore a saved cluster",
 		"Members go on where they were, all together as soon as the nodes they were saved on have room.",
 		http.StatusOK, s.restoreCluster, codeNoCluster, codeWrongPhase)

@@ -66,8 +66,13 @@ func (s *Server) saveFiles(ctx context.Context, in *namedBody) (*created[api.Bui
 		return nil, err
 	}
 	recipe.Changes = string(files.Digest)
-	build, err := s.buildOf(ctx, c, a, recipe)
+	saved, err := s.savedCluster(ctx, c, a, req)
 	if err != nil {
+		return nil, err
+	}
+	build, err := s.buildOf(ctx, c, a, recipe, saved)
+	if err != nil {
+		s.forgetHome(ctx, c, saved)
 		return nil, err
 	}
 	return &created[api.Build]{Location: "/v1/builds/" + build.ID, Body: build}, nil
@@ -211,7 +216,7 @@ func (s *Server) saveFailure(ctx context.Context, c *state.Cluster, a *api.Assig
 }
 
 // buildOf stores the build that makes the environment.
-func (s *Server) buildOf(ctx context.Context, c *state.Cluster, a *api.Assignment, r savedRecipe) (api.Build, error) {
+func (s *Server) buildOf(ctx context.Context, c *state.Cluster, a *api.Assignment, r savedRecipe, saved *api.SavedCluster) (api.Build, error) {
 	if err := s.checkSaved(r); err != nil { // it may have been taken meanwhile
 		return api.Build{}, err
 	}
@@ -226,7 +231,7 @@ func (s *Server) buildOf(ctx context.Context, c *state.Cluster, a *api.Assignmen
 	project, _ := tenancy.Split(c.Name())
 	build := api.Build{
 		ID: newID(buildLetters), Environment: name, Recipe: string(text), RecipeDigest: digest, Phase: api.BuildPending, CreatedAt: s.cfg.Now().UTC(), By: userOf(ctx),
-		Project: projectOr(project), Bases: map[string]string{a.Environment: a.EnvironmentDigest},
+		Project: projectOr(project), Saved: saved, Bases: map[string]string{a.Environment: a.EnvironmentDigest},
 	}
 	revision, err := s.cfg.Writer.CreateBuild(ctx, build)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/manifest"
+	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
 )
 
@@ -55,11 +56,24 @@ func (s *Server) createVolumeSnapshot(ctx context.Context, in *volumeBody) (*bod
 		return nil, noContentYet(own)
 	}
 	snapshot := api.VolumeSnapshotIntent{Name: req.Name, UID: newID(uidLetters), CreatedAt: s.cfg.Now().UTC()}
+	return s.writeSnapshot(ctx, v, own, snapshot)
+}
+
+// addSnapshot asks for a snapshot of a volume, whose name within its project is own.
+func (s *Server) addSnapshot(ctx context.Context, v *state.Volume, own string, snapshot api.VolumeSnapshotIntent) error {
+	if v.Importing() {
+		return noContentYet(own)
+	}
+	_, err := s.writeSnapshot(ctx, v, own, snapshot)
+	return err
+}
+
+func (s *Server) writeSnapshot(ctx context.Context, v *state.Volume, own string, snapshot api.VolumeSnapshotIntent) (*body[api.VolumeStatus], error) {
 	return s.writeVolume(ctx, v, func(next *api.VolumeIntent, _ []api.VolumeIntent) error {
 		switch {
-		case snapshotIndex(next, req.Name) >= 0:
+		case snapshotIndex(next, snapshot.Name) >= 0:
 			return fail(codeVolumeSnapshotExists, "volume %q has a snapshot %q already; choose another name, or delete that one: nearmetal volume snapshot delete %s@%s",
-				own, req.Name, own, req.Name)
+				own, snapshot.Name, own, snapshot.Name)
 		case len(next.Snapshots) >= api.MaxVolumeSnapshots:
 			return fail(codeTooManyVolumeSnapshots, "volume %q has %d snapshots, the most that a volume may have; delete one: nearmetal volume snapshot delete %s@NAME",
 				own, len(next.Snapshots), own)

@@ -16,6 +16,7 @@ type saveFlags struct {
 	files    string
 	member   string
 	keepKeys []string
+	noHome   bool
 }
 
 func (a *app) clusterSave() *cobra.Command {
@@ -30,6 +31,9 @@ With --files, make an environment of the files that one member of a cluster of w
 ('nearmetal node trust') has built it. The cluster goes on. The environment belongs to the cluster's project, and is laid over the environment that the cluster has:
 'nearmetal cluster create NAME --stack metal --env ENVIRONMENT' boots it on any machines that suit that one. Without --member, the files are those of the first member.
 
+If the home is a volume that outlives the cluster (--home user, or a volume at /home), it gets a snapshot of the environment's name: deleted with 'volume snapshot delete'.
+'nearmetal cluster restore NAME --files ENVIRONMENT' makes another cluster of both.
+
 Left out are files that Nearmetal wrote for the member, with its keys and certificates, the machine's identity, root's password, logs, and what is in /tmp, /var/tmp and /run. What was
 saved is searched for private keys afterwards. If there is one, nothing is saved, and its path is printed: delete it, or name it with --keep-key. Files that programs write
 meanwhile may be saved half written.`,
@@ -40,13 +44,14 @@ meanwhile may be saved half written.`,
 	cmd.Flags().StringVar(&f.files, "files", "", "name of the environment to make of the files that a whole machine changed")
 	cmd.Flags().StringVar(&f.member, "member", "", "with --files: the member whose files are saved (default: the first)")
 	cmd.Flags().StringArrayVar(&f.keepKeys, "keep-key", nil, "with --files: absolute path of a private key to save on purpose; may be repeated")
+	cmd.Flags().BoolVar(&f.noHome, "no-home", false, "with --files: make no snapshot of the home")
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch changed := cmd.Flags().Changed; {
 		case changed("files"):
 			return a.saveFiles(cmd, args, f)
-		case changed("member") || changed("keep-key"):
-			return usage("--member and --keep-key need --files; nothing was changed")
+		case changed("member") || changed("keep-key") || changed("no-home"):
+			return usage("--member, --keep-key and --no-home need --files; nothing was changed")
 		case !f.memory:
 			return usage("--memory=false: give --files ENVIRONMENT to save the files of a whole machine; nothing was changed")
 		}
@@ -75,6 +80,7 @@ func (a *app) saveFiles(cmd *cobra.Command, args []string, f saveFlags) error {
 	if err != nil {
 		return err
 	}
+	printSaved(a.Streams.Err, b)
 	if noWait, _ := cmd.Flags().GetBool("no-wait"); noWait {
 		fmt.Fprintln(a.Streams.Out, b.ID)
 		return nil
@@ -88,5 +94,5 @@ func (a *app) readFiles(ctx context.Context, c *client.Client, name string, f sa
 	p := a.progress()
 	defer p.stop()
 	p.say("reading the files of cluster " + name)
-	return c.SaveFiles(ctx, name, api.SaveFilesRequest{Environment: f.files, Member: f.member, KeepKeys: f.keepKeys})
+	return c.SaveFiles(ctx, name, api.SaveFilesRequest{Environment: f.files, Member: f.member, KeepKeys: f.keepKeys, NoHome: f.noHome})
 }

@@ -22,11 +22,11 @@ func TestFilesOfAMachineAreSavedAndTheirBuildIsAwaited(t *testing.T) {
 	f.expect(`POST /v1/clusters/m1/save-files {"environment":"solver"}`)
 	f = newFake(t)
 	for words, args := range map[string][]string{
-		"--files saves one cluster, and 2 are named": {"m1", "m2", "--files", "e"},
-		"the name of the new environment is empty":   {"m1", "--files", ""},
-		"--memory conflicts with --files":            {"m1", "--files", "e", "--memory"},
-		"--timeout does not apply to --files":        {"m1", "--files", "e", "--timeout", "1m"},
-		"--member and --keep-key need --files":       {"m1", "--keep-key", "/a"},
+		"--files saves one cluster, and 2 are named":      {"m1", "m2", "--files", "e"},
+		"the name of the new environment is empty":        {"m1", "--files", ""},
+		"--memory conflicts with --files":                 {"m1", "--files", "e", "--memory"},
+		"--timeout does not apply to --files":             {"m1", "--files", "e", "--timeout", "1m"},
+		"--member, --keep-key and --no-home need --files": {"m1", "--keep-key", "/a"},
 	} {
 		has(t, f.shell().run(t, append([]string{"cluster", "save"}, args...)...), cli.ExitUsage, words)
 		f.expect()

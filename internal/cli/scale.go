@@ -132,16 +132,6 @@ A machine that was lost meanwhile, or was powered on, is replaced by another one
 	})
 }
 
-func (a *app) clusterRestore() *cobra.Command {
-	return a.turns(turn{
-		verb: "restore", short: "Let saved clusters go on",
-		long: `Restore saved clusters and wait until all members are ready; programs continue where they were saved. Members resume together, on the nodes where they were saved or on others;
-until those have room, the restore waits, and 'cluster save' cancels it. A restore that fails for one member saves all others again.
-Files of whole machines that were saved as an environment come back in a new cluster: 'nearmetal cluster create NAME --stack metal --env ENVIRONMENT'.`,
-		goal: api.ClusterReady, ask: (*client.Client).RestoreCluster, is: func(st api.ClusterStatus) bool { return !st.Saved },
-	})
-}
-
 // turn is a change of clusters that another command undoes.
 type turn struct {
 	verb, short, long string

@@ -185,7 +185,7 @@ func (p *pass) commitBuild(ctx context.Context, before *api.Build, next api.Buil
 	img := imageOf(m, manifest)
 	img.BuiltAt, img.BuildID, img.Bases, img.BuiltBy = p.now, next.ID, next.Bases, next.Built
 	revision, err := p.writer.FinishBuild(ctx, next, img, api.EnvironmentRecord{
-		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, Project: next.Project, UpdatedAt: p.now,
+		Name: m.Environment, Digest: string(manifest), Recipe: next.Recipe, Project: next.Project, Saved: next.Saved, UpdatedAt: p.now,
 	})
 	p.committed = max(p.committed, revision)
 	return err

@@ -51,7 +51,7 @@ func TestFilesOfAWholeMachineBecomeAnEnvironmentWithoutKeys(t *testing.T) {
 	s.run("cluster", "delete", "m1", "--yes")
 
 	s.run("node", "drain", first)
-	s.run("cluster", "create", "m2", "--stack", "metal", "--env", "solver")
+	s.run("cluster", "restore", "m2", "--files", "solver") // a cluster of the same shape
 	if node := s.cluster("m2").Status.Members[0].Node; node == first {
 		t.Errorf("the second cluster is on %s, too", node)
 	}
