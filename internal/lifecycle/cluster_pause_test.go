@@ -273,6 +273,10 @@ func TestFilesOfAPauseAreThoseOfTheMemberByName(t *testing.T) {
 			t.Errorf("the machine of a member %s is to be off: %v, want %v", name, got, test.want)
 		}
 	}
+	record.Phase, record.ExpiredAt = api.ClusterResuming, &t0
+	if !OffInPause(record, &api.Assignment{ID: "a0", Member: "c-0"}) {
+		t.Error("a machine of a cluster whose time limit has passed boots once more")
+	}
 }
 
 func TestHowATimeLimitEnds(t *testing.T) {

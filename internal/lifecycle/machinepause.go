@@ -9,9 +9,14 @@ import (
 // A whole machine whose member's cluster is paused is off, and stays the member's: its disks hold what the member left on them. What the member had
 // changed in its root, which was in memory, was saved before (api.MemberFiles), and is laid into the root of the boot that ends the pause.
 
-// OffInPause reports whether the machine of a member is to be off: its cluster is pausing or paused, and the member's files were saved.
+// OffInPause reports whether the machine of a member is to be off: its cluster is pausing or paused, and the member's files were saved. A cluster whose time
+// limit has passed resumes for what is frozen; its machines need not boot to be cleaned.
 func OffInPause(record *api.ClusterRecord, a *api.Assignment) bool {
-	if record == nil || record.Phase != api.ClusterPausing && record.Phase != api.ClusterPaused {
+	if record == nil {
+		return false
+	}
+	over := record.Phase == api.ClusterResuming && record.ExpiredAt != nil
+	if record.Phase != api.ClusterPausing && record.Phase != api.ClusterPaused && !over {
 		return false
 	}
 	f := FilesOf(record, a.Member)
