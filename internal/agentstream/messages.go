@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/changedfiles/choice"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -104,7 +104,7 @@ type Tunnel struct {
 	// Successor is the assignment that goes on from TargetState or TargetMove.
 	Successor string `json:"successor,omitempty"`
 	// FilesFor is what the files of TargetFiles are for.
-	FilesFor changedfiles.Use `json:"files_for,omitempty"`
+	FilesFor choice.Use `json:"files_for,omitempty"`
 	// Volume is that of TargetVolume and TargetContent, which are about no member.
 	Volume *VolumeCopy `json:"volume,omitempty"`
 }

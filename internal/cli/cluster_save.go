@@ -32,7 +32,7 @@ With --files, make an environment of the files that one member of a cluster of w
 'nearmetal cluster create NAME --stack metal --env ENVIRONMENT' boots it on any machines that suit that one. Without --member, the files are those of the first member.
 
 If the home is a volume that outlives the cluster (--home user, or a volume at /home), it gets a snapshot of the environment's name: deleted with 'volume snapshot delete'.
-'nearmetal cluster restore NAME --files ENVIRONMENT' makes another cluster of both.
+'nearmetal cluster restore NAME --files ENVIRONMENT' makes another cluster of them.
 
 Left out are files that Nearmetal wrote for the member, with its keys and certificates, the machine's identity, root's password, logs, and what is in /tmp, /var/tmp and /run. What was
 saved is searched for private keys afterwards. If there is one, nothing is saved, and its path is printed: delete it, or name it with --keep-key. Files that programs write

@@ -77,24 +77,7 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 	case lifecycle.TakeUp:
 		r.DoneRequest, r.DoneInspect = op.Request, op.Inspect
 	case lifecycle.BeginBoot:
-		r.Generation++
-		r.Attempt = op.Attempt
-		r.Boot = &api.Boot{
-			Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline, Member: op.Member,
-			Warm: op.Warm, Files: op.Files,
-		}
-		switch t := r.Tenant; {
-		case op.Member == "":
-		case t == nil || t.Assignment != op.Member:
-			r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}
-		case t.Paused:
-			again := *t
-			again.Paused = false
-			r.Tenant = &again
-		}
-		if op.Purpose == api.BootClean {
-			r.Cleaning = &api.MachineClean{Generation: r.Generation, DryRun: op.DryRun, WasOff: r.Power == api.PowerOff, StartedAt: now}
-		}
+		beginBoot(r, op, now)
 	case lifecycle.CleanedAfterTenant:
 		r.Tenant = nil
 	case lifecycle.BeginStop:
@@ -147,6 +130,28 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		return &lifecycle.UnhandledOperation{Handler: "the machine's decision", Operation: op}
 	}
 	return nil
+}
+
+// beginBoot begins another boot of a machine.
+func beginBoot(r *api.MachineRecord, op lifecycle.BeginBoot, now time.Time) {
+	r.Generation++
+	r.Attempt = op.Attempt
+	r.Boot = &api.Boot{
+		Generation: r.Generation, Purpose: op.Purpose, Environment: op.Environment, Digest: op.Digest, DecidedAt: now, Deadline: op.Deadline, Member: op.Member,
+		Warm: op.Warm, Files: op.Files,
+	}
+	switch t := r.Tenant; {
+	case op.Member == "":
+	case t == nil || t.Assignment != op.Member:
+		r.Tenant = &api.MachineTenant{Assignment: op.Member, Cluster: op.Cluster, Generation: r.Generation}
+	case t.Paused:
+		again := *t
+		again.Paused = false
+		r.Tenant = &again
+	}
+	if op.Purpose == api.BootClean {
+		r.Cleaning = &api.MachineClean{Generation: r.Generation, DryRun: op.DryRun, WasOff: r.Power == api.PowerOff, StartedAt: now}
+	}
 }
 
 // noteBoot takes what was heard into the record, which keeps the first time that it was told of a stage.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/changedfiles/choice"
 )
 
 // ErrNotFound reports that the driver finds no such member on this host.
@@ -258,7 +258,7 @@ type Saver interface {
 type FileSaver interface {
 	// SaveFiles writes an archive of the changed files as a layer (package archive), without those that are never saved (package changedfiles). What it wrote
 	// before it returned an error has no trailer. SaveFiles returns ErrNotFound when the member is absent.
-	SaveFiles(ctx context.Context, id string, use changedfiles.Use, out io.Writer) error
+	SaveFiles(ctx context.Context, id string, use choice.Use, out io.Writer) error
 }
 
 // Snapshotter is the ability to keep the state of a paused member beside the member. Such a state is a saved member with an ID of its own,

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
-	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/changedfiles/choice"
 )
 
 // tunnelPatience is how long an agent is waited for to bring a tunnel.
@@ -61,7 +61,7 @@ func (m *Monitor) OpenContent(ctx context.Context, nodeName, volumeUID string) (
 }
 
 // OpenFiles begins to read the files that a member changed through the agent of its node: an archive, and then the end of the stream. Close ends it early.
-func (m *Monitor) OpenFiles(ctx context.Context, nodeName, memberID string, use changedfiles.Use) (io.ReadWriteCloser, error) {
+func (m *Monitor) OpenFiles(ctx context.Context, nodeName, memberID string, use choice.Use) (io.ReadWriteCloser, error) {
 	return m.openTunnel(ctx, nodeName, agentstream.Tunnel{MemberID: memberID, Target: agentstream.TargetFiles, FilesFor: use})
 }
 

@@ -271,7 +271,7 @@ var machineLifeGuards = []Mutant{
 	{
 		Guard:   "each boot is a generation of its own",
 		File:    "internal/decision/machine.go",
-		Find:    "r.Generation++\n\t\tr.Attempt",
+		Find:    "r.Generation++\n\tr.Attempt",
 		Replace: "r.Attempt",
 		Test:    "./internal/decision TestABootThatFailsIsTriedAgainInANewGenerationThenGivenUp",
 	},

@@ -151,7 +151,7 @@ var pauseGuards = []Mutant{
 	},
 	{
 		Guard:   "a member keeps its logs in a pause",
-		File:    "internal/changedfiles/changedfiles.go",
+		File:    "internal/changedfiles/choice/choice.go",
 		Find:    "case u == ForEnvironment && (slices",
 		Replace: "case (slices",
 		Test:    "./internal/changedfiles TestAMemberKeepsMoreThanAnEnvironment",

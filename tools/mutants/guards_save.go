@@ -4,14 +4,14 @@ package main
 var saveGuards = []Mutant{
 	{
 		Guard:   "what Nearmetal wrote for a member is not saved",
-		File:    "internal/changedfiles/changedfiles.go",
+		File:    "internal/changedfiles/choice/choice.go",
 		Find:    "\"tmp\", \"etc/nearmetal\", \"var/lib/nearmetal\"}",
 		Replace: "\"tmp\"}",
 		Test:    "./internal/changedfiles TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs",
 	},
 	{
 		Guard:   "logs are not saved",
-		File:    "internal/changedfiles/changedfiles.go",
+		File:    "internal/changedfiles/choice/choice.go",
 		Find:    "within(name, logs) && !dir)",
 		Replace: "within(name, logs) && !dir && false)",
 		Test:    "./internal/changedfiles TestWhatNearmetalWroteIsNeverSavedAndWhatUsersWroteIs",

@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/changedfiles"
+	"github.com/nearmetal/nearmetal/internal/changedfiles/choice"
 	"github.com/nearmetal/nearmetal/internal/serialconsole"
 )
 
@@ -17,7 +17,7 @@ const (
 )
 
 // SaveFiles writes what Host.Listen made a member serve at port -2, and then fails as often as it is scripted to.
-func (d *Driver) SaveFiles(ctx context.Context, id string, _ changedfiles.Use, out io.Writer) error {
+func (d *Driver) SaveFiles(ctx context.Context, id string, _ choice.Use, out io.Writer) error {
 	conn, err := d.Dial(ctx, id, filesPort)
 	if err != nil {
 		return err

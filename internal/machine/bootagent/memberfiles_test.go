@@ -79,7 +79,7 @@ func TestFilesOfBeforeAPauseAreLaidIntoTheRootOnceTheyAreWhole(t *testing.T) {
 			}))
 			defer server.Close()
 			a := &Agent{log: slog.New(slog.DiscardHandler), calls: &calls{base: server.URL, client: server.Client()}}
-			a.welcome.Files = &image.Blob{Digest: image.DigestOf(good), SizeBytes: int64(len(good))}
+			a.welcome.Files = &image.Blob{Digest: image.DigestOf(good), SizeBytes: int64(max(len(good), len(other)))}
 			upper, layer := t.TempDir(), filepath.Join(t.TempDir(), "2")
 			err := a.fillRoot(t.Context(), layer, atOnce)(upper)
 			if tc.words != "" {
