@@ -43,7 +43,7 @@ func (w *world) scheduleWhole() time.Duration {
 				l.changes = append(l.changes, c)
 			}
 		}
-		rest := wholePause{lasts: span(r, 30*time.Second, 6*time.Minute), touched: r.IntN(3) == 0, tries: 40 * min(r.IntN(3), 1)}
+		rest := wholePause{lasts: span(r, 30*time.Second, 6*time.Minute), touched: r.IntN(2) == 0, tries: 40}
 		if at < wholeLasts {
 			w.after(at, func() { w.createWhole(l, rest) })
 		}
@@ -390,7 +390,11 @@ func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
 		"boot after a pause", "boot of another machine after a pause",
 	} {
 		t.Logf("%8d %s", total.Happened[what], what)
-		if count >= someCoverage && total.Happened[what] < 10 {
+		least := int64(10)
+		if what == "boot of another machine after a pause" { // it takes a person and a machine that is free
+			least = 3
+		}
+		if count >= someCoverage && int64(total.Happened[what]) < least {
 			t.Errorf("%d times it happened: %s, which is common", total.Happened[what], what)
 		}
 	}

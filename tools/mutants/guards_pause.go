@@ -48,7 +48,7 @@ var pauseGuards = []Mutant{
 		Guard:   "a cluster resumes until its machines have booted",
 		File:    "internal/lifecycle/frozen.go",
 		Find:    "if coming && len(l.Record.Files) > 0 {",
-		Replace: "if false {",
+		Replace: "if coming && false {",
 		Test:    "./internal/lifecycle TestHowAClusterOfWholeMachinesIsPausedAndResumed",
 	},
 	{
