@@ -71,6 +71,8 @@ func (c Config) complete() (Config, error) {
 		case m.SRIOV && m.MemoryMiB >= lowMemoryMiB:
 			return c, fmt.Errorf("machine %q has SR-IOV and %d MiB of memory; give it less than %d MiB, so that the firmware keeps PCI addresses under 4 GiB, "+
 				"where QEMU maps virtual functions", m.Name, m.MemoryMiB, lowMemoryMiB)
+		case m.HostInterface != HostNone && m.HostInterface != HostClosable && m.HostInterface != HostFixed:
+			return c, fmt.Errorf("machine %q: a host interface is %q or %q, not %q", m.Name, HostClosable, HostFixed, m.HostInterface)
 		case m.Firmware != api.FirmwareBIOS && m.Firmware != api.FirmwareUEFI:
 			return c, fmt.Errorf("machine %q: firmware is %q or %q, not %q", m.Name, api.FirmwareBIOS, api.FirmwareUEFI, m.Firmware)
 		}
@@ -110,7 +112,7 @@ func (c Config) machines(dir string) ([]*Machine, error) {
 			User:       bmcUser, Password: bmcPassword, PasswordFile: passwordPath(dir),
 			Console:    fmt.Sprintf("tcp://%s:%d", bmc, consolePort),
 			ConsoleLog: filepath.Join(dir, "log", m.Name+".console"),
-			cable:      dataBridge,
+			cable:      dataBridge, vmPort: vmPort + i,
 			bmc:        bmc, config: m, emulator: c.Emulator, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
 		}
 		if c.Switch {

@@ -46,7 +46,7 @@ func domainXML(m *Machine, dir string, kvm bool) (string, error) {
 	}
 	var out bytes.Buffer
 	err = tmpl.Execute(&out, map[string]any{
-		"Machine": m, "Config": m.config, "Disks": disks, "NVMe": nvme, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
+		"Machine": m, "Config": m.config, "Disks": disks, "NVMe": nvme, "VMPort": m.vmPort, "KVM": kvm, "UEFI": m.Firmware == api.FirmwareUEFI,
 		"Emulator": emulator, "Code": ovmfCode, "VarsTemplate": ovmfVars, "Vars": variablesPath(dir, m.Name),
 		"Console": consoleSocket(dir, m.Name), "Provisioning": provisioningBridge, "Data": m.cable, "ProvisioningPort": provisioningPort, "DataPort": dataPort,
 	})

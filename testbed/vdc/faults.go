@@ -91,6 +91,9 @@ func (dc *DataCentre) SetBMCFault(machine string, fault BMCFault) error {
 	if fault, err = fault.complete(); err != nil {
 		return err
 	}
+	if m.config.HostInterface != HostNone {
+		return fmt.Errorf("the BMC of %s is OpenIPMI's, which has no faults", machine)
+	}
 	m.fault.set(fault)
 	return writeFault(dc.dir, machine, fault)
 }

@@ -82,7 +82,7 @@ func (dc *DataCentre) writeFiles(venv string) error {
 	if err != nil {
 		return err
 	}
-	if err := dc.makeSwitch(); err != nil {
+	if err := errors.Join(dc.makeSwitch(), dc.writeSims()); err != nil {
 		return err
 	}
 	err = unpack("inner", dc.dir)
@@ -123,6 +123,9 @@ func (dc *DataCentre) ipmiConfig() (string, error) {
 		Machines []machine `json:"machines"`
 	}{URI: socketURI}
 	for _, m := range dc.machines {
+		if m.config.HostInterface != HostNone {
+			continue // ipmi_sim's
+		}
 		config.Machines = append(config.Machines, machine{m.Name, m.bmc.String(), ipmiPort, m.User, m.Password})
 	}
 	text, err := json.Marshal(config)

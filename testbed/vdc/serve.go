@@ -162,6 +162,12 @@ func (dc *DataCentre) waitForBMCs(ctx context.Context) error {
 		return fmt.Errorf("waiting for sushy-tools: %w", err)
 	}
 	for _, m := range dc.machines {
+		if m.config.HostInterface != HostNone {
+			if err := dc.waitForSim(ctx, m); err != nil {
+				return err
+			}
+			continue
+		}
 		// ipmi.py writes the number of sessions first when its port is open.
 		err := until(ctx, dc.keeper.ended, func() error {
 			_, err := os.Stat(filepath.Join(dc.dir, "bmc", m.Name+".sessions"))

@@ -69,6 +69,9 @@ type MachineConfig struct {
 	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
 	// (Intel VT-d). It needs a QEMU that models them, Config.Emulator, and less than 2816 MiB of memory.
 	SRIOV bool
+	// HostInterface lets the machine reach its BMC by KCS. Its IPMI BMC is OpenIPMI's ipmi_sim then, which has users of its own and none of the faults of
+	// SetBMCFault; its Redfish service stays and knows nothing of those users.
+	HostInterface HostInterface
 	// Serial is the serial number in SMBIOS (default: "NM-" and its name), OEMStrings are those of SMBIOS type 11.
 	Serial     string
 	OEMStrings []string
@@ -104,6 +107,8 @@ type Machine struct {
 	config MachineConfig
 	// cable is the bridge inside that its NIC on the data network is connected to.
 	cable string
+	// vmPort is where its BMC waits for QEMU.
+	vmPort int
 	// emulator is the QEMU of a machine with SR-IOV.
 	emulator string
 	fault    *bmcFault
