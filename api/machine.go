@@ -177,6 +177,8 @@ type MachineRecord struct {
 	// Tenant is the member for which the machine was booted and after which it has not been cleaned yet; nil: the machine holds nothing of any.
 	// A machine with a tenant boots nothing but what that member boots, or what cleans it.
 	Tenant *MachineTenant `json:"tenant,omitempty"`
+	// BMC is what is known of its BMC apart from power; nil: nothing yet.
+	BMC *MachineBMC `json:"bmc,omitempty"`
 	// Attempt counts the tries at what goes on now, from 1.
 	Attempt int `json:"attempt,omitempty"`
 	// Stop describes the stop of a machine that is stopping, or of a machine that has failed because it could not be stopped. Otherwise it is nil.

@@ -89,7 +89,11 @@ func (f Fence) Older(g Fence) bool {
 }
 
 // Credentials are what a BMC wants to know. They have no String that tells them.
-type Credentials struct{ User, Password string }
+type Credentials struct {
+	User, Password string
+	// Next is a password that is being set: it counts where Password is refused. Empty: there is none.
+	Next string
+}
 
 // String keeps secrets out of logs.
 func (Credentials) String() string { return "(credentials)" }

@@ -102,15 +102,42 @@ type Sim struct {
 	Address string
 	// Console is the machine's side of its serial line.
 	Console net.Listener
-	dir     string
-	input   io.Writer
+	// KCS is where the machine's side of its system interface connects to.
+	KCS   string
+	dir   string
+	input io.Writer
 }
 
 // StartSim starts a machine that is off. commands are more of what its BMC is to have, as of ipmi_sim_cmd(5). The test needs the package openipmi.
 func StartSim(t *testing.T, commands ...string) *Sim {
 	t.Helper()
+	return startSim(t, "", commands)
+}
+
+// StartSimWithHost starts a machine whose system interface can be closed, by an emulated firmware firewall, or can't. The test needs a C compiler and the
+// package libopenipmi-dev, too.
+func StartSimWithHost(t *testing.T, closable bool) *Sim {
+	t.Helper()
+	compiler := needs.Program(t, "cc")
+	if _, err := os.Stat("/usr/include/OpenIPMI/mcserv.h"); err != nil {
+		needs.Missing(t, "libopenipmi-dev is not installed (make setup installs it)")
+	}
+	library := filepath.Join(t.TempDir(), "hostinterface.so")
+	source := filepath.Join(moduleRoot(t), "testbed/vdc/inner/hostinterface.c") // the virtual data centre's
+	if output, err := exec.CommandContext(t.Context(), compiler, "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+		t.Fatalf("make the module of ipmi_sim: %v\n%s", err, output)
+	}
+	option := ""
+	if !closable {
+		option = "fixed"
+	}
+	return startSim(t, fmt.Sprintf("loadlib %q %q\n", library, option), nil)
+}
+
+func startSim(t *testing.T, more string, commands []string) *Sim {
+	t.Helper()
 	program := needs.Program(t, "ipmi_sim")
-	s := &Sim{Address: FreeUDP(t), dir: t.TempDir()}
+	s := &Sim{Address: FreeUDP(t), KCS: FreeTCP(t), dir: t.TempDir()}
 	var err error
 	if s.Console, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
@@ -134,7 +161,7 @@ func StartSim(t *testing.T, commands ...string) *Sim {
 		t.Fatal(err)
 	}
 	text := strings.NewReplacer("@ADDRESS@", strings.Replace(s.Address, ":", " ", 1), "@CONSOLE@", port(s.Console.Addr().String()), "@CHASSIS@", script+" "+s.dir,
-		"@USER@", User, "@PASSWORD@", Password).Replace(string(config))
+		"@KCS@", strings.Replace(s.KCS, ":", " ", 1), "@USER@", User, "@PASSWORD@", Password).Replace(string(config)) + more
 	file := filepath.Join(s.dir, "sim.conf")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
