@@ -35,6 +35,8 @@ type Machine struct {
 	Heard bool
 	// Watch: it is expected to go off by itself. It is looked at more often until it is off: somebody waits.
 	Watch bool
+	// Guard is what is desired of its BMC itself.
+	Guard Guard
 }
 
 // Order is what a machine's power should come to. An order is carried out once for a (term, generation): a machine that goes off later
@@ -65,4 +67,6 @@ type Observed struct {
 	Attempts   int
 	ObservedAt time.Time
 	Abilities  power.Abilities
+	// Guarded is what is known of its BMC itself.
+	Guarded Guarded
 }

@@ -35,10 +35,15 @@ type worker struct {
 
 	// The following are run's own.
 	current  assignment
-	power    power.Switch // nil: not made, or it can't be
+	opened   api.PowerControl // of power
+	power    power.Switch     // nil: not made, or it can't be
 	progress progress
 	observed Observed
-	refused  bool // user or password: no further try until the target or the order changes
+	guarded  Guarded
+	// guardAt is when the BMC itself may be worked on or looked at next, guardFailed how many tries failed in a row.
+	guardAt     time.Time
+	guardFailed int
+	refused     bool // user or password: no further try until the target or the order changes
 }
 
 // assign replaces what is desired; work on anything else is cancelled. What is desired already wakes nobody: leaders repeat themselves many
@@ -61,7 +66,7 @@ func (w *worker) assign(a assignment) {
 func same(a, b assignment) bool {
 	x, y := a.machine, b.machine
 	return a.fence() == b.fence() && x.Name == y.Name && x.Order == y.Order && x.Boot == y.Boot && x.WasDone == y.WasDone && x.Heard == y.Heard &&
-		x.Watch == y.Watch && sameTarget(x.Target, y.Target)
+		x.Watch == y.Watch && x.Guard == y.Guard && sameTarget(x.Target, y.Target)
 }
 
 func sameTarget(a, b power.Target) bool {
@@ -101,7 +106,7 @@ func (w *worker) step(ctx context.Context) time.Duration {
 		w.mu.Unlock()
 	}()
 	w.take(a)
-	delay := w.act(work)
+	delay := w.guardWait(w.act(work))
 	if work.Err() != nil {
 		return 0 // what was done is for an assignment that is no more; the next step takes up the new one
 	}
@@ -119,6 +124,7 @@ func (w *worker) take(a assignment) {
 		w.refused = false
 	}
 	w.progress.fence = a.fence()
+	w.takeGuard(a.machine.Guard)
 	if !sameTarget {
 		w.reopen(a.machine.Target)
 	}
@@ -144,7 +150,10 @@ func (w *worker) reopen(target power.Target) {
 	}
 	s, err := w.p.o.Open(target)
 	w.power = s
-	w.observed.State = api.PowerUnknown
+	if w.opened != target.Control {
+		w.observed.State = api.PowerUnknown // another password does not make it another machine
+	}
+	w.opened = target.Control
 	if err != nil {
 		w.power = nil
 		w.progress.problem, w.progress.final = err.Error(), true
@@ -155,7 +164,11 @@ func (w *worker) reopen(target power.Target) {
 func (w *worker) act(ctx context.Context) time.Duration {
 	never := 24 * time.Hour
 	switch {
-	case w.power == nil, w.refused:
+	case w.power == nil:
+		return never
+	case w.guardDue():
+		return w.actGuard(ctx)
+	case w.refused:
 		return never
 	case !w.power.Abilities().Observes:
 		return w.actBlind(ctx, never)
@@ -346,6 +359,7 @@ func (w *worker) report() {
 	if o.State == "" || o.State == api.PowerOff && p.order != Wake && p.rises(w.p.o.Now()) {
 		o.State = api.PowerUnknown
 	}
+	o.Guarded = w.guarded
 	if w.power != nil {
 		o.Abilities = w.power.Abilities()
 	}

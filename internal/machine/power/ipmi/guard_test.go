@@ -22,7 +22,8 @@ func evil(t *testing.T, sim *powertest.Sim) {
 	copy(name, "evil")
 	copy(password, "evilpassword")
 	for _, request := range [][]byte{
-		append([]byte{0x45, 3}, name...), append([]byte{0x47, 3, 2}, password...), {0x43, 0x80 | 0x30 | 1, 3, 4, 0},
+		append([]byte{0x45, 3}, name...), append([]byte{0x47, 3, 2}, password...),
+		{0x43, 0x80 | 0x30 | 1, 3, 4, 0},
 		append([]byte{0x47, 3, 1}, make([]byte, 16)...),
 	} {
 		if answer := sim.ByHost(t, app, request[0], request[1:]...); answer[0] != 0 {

@@ -11,12 +11,15 @@ import (
 // the protocol of QEMU's ipmi-bmc-extern (OpenIPMI, lanserv/README.vm): sequence, function, command, data, checksum, and A0h as the end.
 func (s *Sim) ByHost(t *testing.T, netFn, command byte, data ...byte) []byte {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.KCS)
-	if err != nil {
-		t.Fatal(err)
+	if s.host == nil { // one for all: the simulator refuses a second one while it has not noticed the end of the first
+		conn, err := net.Dial("tcp", s.KCS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		s.host, s.answers = conn, bufio.NewReader(conn)
 	}
-	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := s.host.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	message := append([]byte{1, netFn << 2, command}, data...)
@@ -32,11 +35,11 @@ func (s *Sim) ByHost(t *testing.T, netFn, command byte, data ...byte) []byte {
 		}
 		sent = append(sent, b)
 	}
-	if _, err := conn.Write(append(sent, messageEnd)); err != nil {
+	if _, err := s.host.Write(append(sent, messageEnd)); err != nil {
 		t.Fatal(err)
 	}
-	for reader, read := bufio.NewReader(conn), []byte{}; ; {
-		b, err := reader.ReadByte()
+	for read := []byte(nil); ; {
+		b, err := s.answers.ReadByte()
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -47,7 +50,7 @@ func (s *Sim) ByHost(t *testing.T, netFn, command byte, data ...byte) []byte {
 		case b == messageEnd:
 			t.Fatalf("the BMC's answer is too short: % x", read)
 		case b == escape:
-			if b, err = reader.ReadByte(); err != nil {
+			if b, err = s.answers.ReadByte(); err != nil {
 				t.Fatal(err)
 			}
 			read = append(read, b&^0x10)

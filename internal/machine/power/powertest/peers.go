@@ -103,9 +103,11 @@ type Sim struct {
 	// Console is the machine's side of its serial line.
 	Console net.Listener
 	// KCS is where the machine's side of its system interface connects to.
-	KCS   string
-	dir   string
-	input io.Writer
+	KCS     string
+	host    net.Conn
+	answers *bufio.Reader
+	dir     string
+	input   io.Writer
 }
 
 // StartSim starts a machine that is off. commands are more of what its BMC is to have, as of ipmi_sim_cmd(5). The test needs the package openipmi.
