@@ -62,6 +62,7 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 			Power: api.PowerUnknown, ChangedAt: in.CreatedAt,
 		}
 	}
+	out.Record.BMC = shownBMC(out.Record.BMC, admin)
 	if in.RemoveRequestedAt != nil {
 		out.Record.Phase = api.MachineRemoving
 	}
@@ -89,6 +90,19 @@ func (s *Server) joinMachine(m *state.Machine, admin bool) *api.MachinePart {
 		}
 	}
 	return out
+}
+
+// shownBMC is what is shown of a BMC: never its passwords, and its users to administrators only.
+func shownBMC(b *api.MachineBMC, admin bool) *api.MachineBMC {
+	if b == nil {
+		return nil
+	}
+	shown := *b
+	shown.Sealed, shown.Replaces, shown.Next = nil, nil, nil
+	if !admin {
+		return &api.MachineBMC{Host: b.Host}
+	}
+	return &shown
 }
 
 // withoutReadings is the state that sensors come to, without their readings.

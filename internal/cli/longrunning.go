@@ -104,6 +104,7 @@ func provisionFlags(cmd *cobra.Command, p *config.Provision) {
 	cmd.Flags().DurationVar(&p.IdleOff, "idle-off", 0, "how long a machine that nobody has stays on, in its boot agent, before it goes off (0: it goes off once it was inspected or cleaned)")
 	cmd.Flags().IntVar(&p.Warm, "warm", 0, "how many machines that nobody has stay on, in their boot agents: a cluster of whole machines gets these without waiting for power and firmware; too few are woken")
 	cmd.Flags().DurationVar(&p.SensorsEvery, "sensors-every", sensors.DefaultEvery, "how often a machine's BMC is asked for its sensors, one machine at a time (0: never)")
+	cmd.Flags().BoolVar(&p.RotateBMCPasswords, "rotate-bmc-passwords", true, "change the password of a machine's BMC after each member that had the machine (nearmetal node bmc-password NODE shows it)")
 }
 
 // startFlag adds the flag of how long members may take to start.

@@ -152,6 +152,8 @@ type Provision struct {
 	Warm int
 	// SensorsEvery is the pause between two readings of a machine's sensors; 0: they are not read.
 	SensorsEvery time.Duration
+	// RotateBMCPasswords changes the password of a machine's BMC after each member that had the machine.
+	RotateBMCPasswords bool
 }
 
 // Ports on the provisioning network, besides those of DHCP and TFTP.

@@ -15,6 +15,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/decision"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
+	"github.com/nearmetal/nearmetal/internal/machine/bmcguard"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/compatibility"
 	"github.com/nearmetal/nearmetal/internal/machine/firmwarelist"
@@ -61,6 +62,8 @@ type Provisioning struct {
 	Seal      func(uid string, secret []byte) ([]byte, error)
 	Unseal    func(uid string, sealed []byte) ([]byte, error)
 	Deadlines lifecycle.MachineDeadlines
+	// RotatePasswords changes the password of a machine's BMC after each member that had the machine.
+	RotatePasswords bool
 	// Firmware is the list of firmware that machines may have; nil: any.
 	Firmware *firmwarelist.List
 	// BootAgent is the initrd with the boot agent, loaded behind that of each image.
@@ -279,7 +282,10 @@ func (p *pass) machineInput(m *state.Machine, seen provisioner.Observed, indexes
 		return in
 	}
 	if seen.UID == m.UID() {
-		in.Power = p.powerSeen(seen)
+		in.Power, in.BMC = p.powerSeen(seen), p.bmcSeen(seen.Guarded)
+	}
+	if p.cfg.Provisioning.RotatePasswords && m.Intent.Spec.Power.User != "" && len(m.Intent.Sealed) > 0 {
+		in.NewPassword = func() []byte { return p.newPassword(m.UID()) }
 	}
 	in.Boot = p.cfg.Provisioning.Heard.Seen(m.UID())
 	in.FirmwareProblem = p.cfg.Provisioning.Firmware.Problem(p.cfg.Provisioning.Heard.Hardware(m.UID(), m.Record.Generation))
@@ -336,6 +342,28 @@ func (p *pass) powerSeen(o provisioner.Observed) lifecycle.PowerSeen {
 		Order: lifecycle.PowerOrder(o.Order), Done: o.Done, DoneAt: at(o.DoneAt), Problem: o.Problem, Final: o.Final,
 		Observes: o.Abilities.Observes, ForcesOff: o.Abilities.ForcesOff,
 	}
+}
+
+// bmcSeen is what the provisioner knows of a BMC itself, in the leader's time.
+func (p *pass) bmcSeen(g provisioner.Guarded) lifecycle.BMCSeen {
+	out := lifecycle.BMCSeen{
+		Number: g.Number, Done: g.Done, Problem: g.Problem, Final: g.Final, Host: g.Host, HostReason: g.HostReason, Baseline: g.Baseline, Unwatched: g.Unwatched,
+		Restored: g.Restored, Rotated: g.Rotated, Unrotated: g.Unrotated, Drift: g.Drift,
+	}
+	if !g.WatchedAt.IsZero() {
+		out.WatchedAt = p.now.Add(g.WatchedAt.Sub(p.raw))
+	}
+	return out
+}
+
+// newPassword makes a password for a machine's BMC and seals it; nil where that fails, which is logged.
+func (p *pass) newPassword(uid string) []byte {
+	sealed, err := p.cfg.Provisioning.Seal(uid, []byte(bmcguard.NewPassword()))
+	if err != nil {
+		p.log.Error("a new BMC password can't be sealed", "error", err)
+		return nil
+	}
+	return sealed
 }
 
 // inUse says whose members a machine carries.

@@ -41,7 +41,7 @@ func (l *leader) tellMachines(view *state.View) []error {
 		}
 		changed = changed || anew
 		desired.Machines = append(desired.Machines, machine)
-		if err == nil {
+		if err == nil && machine.Target.Credentials.Next == "" { // while a password is changed, nobody else is to be refused
 			read = append(read, sensors.Machine{UID: machine.UID, Target: machine.Target, Mark: m.LogMark})
 		}
 	}
@@ -110,11 +110,23 @@ func (l *leader) ordered(m *state.Machine, boots bool, now time.Time) (provision
 			out.Order = provisioner.Leave // waking it for nothing would leave it at the next boot device
 		}
 	}
-	password, err := l.passwordOf(m)
-	if err != nil {
+	var err error
+	if out.Target.Credentials.Password, out.Target.Credentials.Next, err = l.passwordsOf(m); err != nil {
 		out.Order = provisioner.Leave
 		return out, err
 	}
-	out.Target.Credentials.Password = password
+	out.Guard = guardOf(m.Record)
 	return out, nil
+}
+
+// guardOf is what the provisioner is to do about the BMC itself.
+func guardOf(r *api.MachineRecord) provisioner.Guard {
+	if r.BMC == nil {
+		return provisioner.Guard{}
+	}
+	out := provisioner.Guard{Number: r.BMC.Duties, Baseline: r.BMC.Baseline, Watch: lifecycle.WatchesBMC(r)}
+	if r.BMC.Duty != nil {
+		out.Duty = r.BMC.Duty.Kind
+	}
+	return out
 }

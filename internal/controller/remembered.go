@@ -30,9 +30,8 @@ type rememberedMachine struct {
 	boots bool
 	// rows are those of the boot table, one for each MAC.
 	rows []*netboot.Machine
-	// password is what sealed holds.
-	sealed   []byte
-	password string
+	// password is the BMC's, next the one that is being set.
+	password, next openedSeal
 }
 
 // bootImage is what is booted of an image.
@@ -137,19 +136,35 @@ func (l *leader) tabled(m *state.Machine) (entry *rememberedMachine, anew bool, 
 	return entry, true, err
 }
 
-// passwordOf returns the password of a machine's BMC, "" for a machine without one. A password that can't be opened is tried again.
-func (l *leader) passwordOf(m *state.Machine) (string, error) {
-	if len(m.Intent.Sealed) == 0 {
+// passwordsOf returns the password of a machine's BMC, and the one that is being set; "" for none. One that can't be opened is tried again.
+func (l *leader) passwordsOf(m *state.Machine) (password, next string, err error) {
+	entry := l.remembered.machine(m.UID())
+	sealed, sealedNext := lifecycle.BMCPassword(&m.Intent, m.Record)
+	if password, err = l.opened(m.UID(), sealed, &entry.password); err != nil {
+		return "", "", err
+	}
+	next, err = l.opened(m.UID(), sealedNext, &entry.next)
+	return password, next, err
+}
+
+// opened returns what a seal holds, "" for none; known is what was opened last.
+func (l *leader) opened(uid string, sealed []byte, known *openedSeal) (string, error) {
+	if len(sealed) == 0 {
 		return "", nil
 	}
-	entry := l.remembered.machine(m.UID())
-	if bytes.Equal(entry.sealed, m.Intent.Sealed) {
-		return entry.password, nil
+	if bytes.Equal(known.sealed, sealed) {
+		return known.secret, nil
 	}
-	password, err := l.cfg.Provisioning.Unseal(m.UID(), m.Intent.Sealed)
+	secret, err := l.cfg.Provisioning.Unseal(uid, sealed)
 	if err != nil {
 		return "", err
 	}
-	entry.sealed, entry.password = m.Intent.Sealed, string(password)
-	return entry.password, nil
+	known.sealed, known.secret = sealed, string(secret)
+	return known.secret, nil
+}
+
+// openedSeal is a sealed secret and what it holds.
+type openedSeal struct {
+	sealed []byte
+	secret string
 }

@@ -80,6 +80,13 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		beginBoot(r, op, now)
 	case lifecycle.CleanedAfterTenant:
 		r.Tenant = nil
+		if r.BMC != nil {
+			b := *r.BMC
+			b.Duty, b.Drift = nil, ""
+			r.BMC = &b
+		}
+	case lifecycle.BeginDuty, lifecycle.EndDuty, lifecycle.DropDuty, lifecycle.NoteDrift:
+		r.BMC = applyBMC(r.BMC, op, now)
 	case lifecycle.BeginStop:
 		r.Generation++
 		r.Stop = &api.MachineStop{Generation: r.Generation, CutAt: op.CutAt, Deadline: op.Deadline, ThenBoot: op.ThenBoot}

@@ -97,6 +97,9 @@ type MachineInput struct {
 	Power     PowerSeen
 	Boot      BootSeen
 	Agent     AgentSeen
+	// BMC is what is known of its BMC apart from power. NewPassword makes a sealed password for it; nil: the site leaves passwords alone.
+	BMC         BMCSeen
+	NewPassword func() []byte
 	// InUse tells, in words, what runs on it; empty for nothing.
 	InUse string
 	// Tenant is the member that holds all of it, released or not; nil: none does.
@@ -191,6 +194,7 @@ func (in MachineInput) note() []MachineOperation {
 	if p := in.Power; p.Known && (p.State != r.Power || api.ShortMessage(p.Problem) != r.PowerMessage) {
 		ops = append(ops, NotePower{State: p.State, Message: p.Problem, At: p.ObservedAt})
 	}
+	ops = append(ops, in.watchBMC()...)
 	if r.Boot == nil {
 		return ops
 	}

@@ -130,13 +130,21 @@ func (in MachineInput) cleaning() []MachineOperation {
 	if !seen.Done {
 		return append(in.cleanProgress(note), in.trouble()...)
 	}
-	if problem := notClean(note.Clean, seen.DryRun); problem != "" {
+	problem := notClean(note.Clean, seen.DryRun)
+	if problem != "" {
 		return append([]MachineOperation{note}, in.fail(problem)...)
 	}
 	ops := []MachineOperation{}
 	if note.Clean.DryRun {
 		ops = append(ops, note, machineEvent(in, EventMachineCleaned, "machine %s reported what a cleaning would do; nothing was erased", r.Name))
 		return append(ops, in.stop(api.MachineStopping, false, "")...)
+	}
+	renewed := true
+	if ops, renewed, problem = in.renew(); problem != "" {
+		return append(append(ops, note), in.fail("its BMC is not as it was before the member: "+problem)...)
+	}
+	if !renewed {
+		return append(append(ops, in.cleanProgress(note)...), in.trouble()...)
 	}
 	note.Proved = true
 	ops = append(ops, note, Verified{}, machineEvent(in, EventMachineCleaned, "machine %s is clean", r.Name))

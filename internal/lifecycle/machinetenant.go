@@ -61,9 +61,13 @@ func (in MachineInput) clearTenant() []MachineOperation {
 // beginMember decides the boot of a machine for the member that gets all of it.
 func (in MachineInput) beginMember(t *TenantSeen) []MachineOperation {
 	r := in.Record
+	ops, locked := in.lock(t)
+	if !locked {
+		return ops
+	}
 	deadline := in.Now.Add(in.Deadlines.Boot)
-	return append(
-		in.bootOps(BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Files: t.Files, Deadline: deadline, Attempt: 1}),
+	return append(append(ops,
+		in.bootOps(BeginBoot{Purpose: api.BootMember, Environment: t.Environment, Digest: t.Digest, Member: t.Assignment, Cluster: t.Cluster, Files: t.Files, Deadline: deadline, Attempt: 1})...),
 		SetMachinePhase{To: api.MachineBooting},
 		machineEvent(in, EventMachineBooting, "machine %s boots %s for cluster %s%s", r.Name, t.Environment, t.Cluster, warmText(r)),
 		WakeAt{Time: deadline},

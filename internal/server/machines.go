@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/machine/bootapi"
 	"github.com/nearmetal/nearmetal/internal/machine/netboot"
 	"github.com/nearmetal/nearmetal/internal/machine/power"
@@ -38,15 +39,32 @@ func (c consoles) Dial(ctx context.Context, node string) (io.ReadWriteCloser, er
 	if spec.Console == "" {
 		return nil, fmt.Errorf("machine %s has no console configured; enroll it with --console tcp://HOST:PORT or --console ipmi-sol", node)
 	}
-	target := power.Target{Name: node, Control: spec.Power, Credentials: power.Credentials{User: spec.Power.User}, MACs: spec.MACs}
-	if len(m.Intent.Sealed) > 0 {
-		password, err := c.sealer.Open(m.UID(), m.Intent.Sealed)
-		if err != nil {
-			return nil, err
-		}
-		target.Credentials.Password = string(password)
+	credentials, err := c.credentials(m)
+	if err != nil {
+		return nil, err
 	}
+	target := power.Target{Name: node, Control: spec.Power, Credentials: credentials, MACs: spec.MACs}
 	return console.Dial(ctx, spec.Console, target)
+}
+
+// credentials are what the BMC of a machine takes.
+func (c consoles) credentials(m *state.Machine) (power.Credentials, error) {
+	out := power.Credentials{User: m.Intent.Spec.Power.User}
+	sealed, next := lifecycle.BMCPassword(&m.Intent, m.Record)
+	for _, s := range []struct {
+		sealed []byte
+		into   *string
+	}{{sealed, &out.Password}, {next, &out.Next}} {
+		if len(s.sealed) == 0 {
+			continue
+		}
+		password, err := c.sealer.Open(m.UID(), s.sealed)
+		if err != nil {
+			return power.Credentials{}, err
+		}
+		*s.into = string(password)
+	}
+	return out, nil
 }
 
 // Password is root's on a machine's console in the boot that goes on.

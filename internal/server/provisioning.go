@@ -83,7 +83,7 @@ func (p *provisioning) leads() *controller.Provisioning {
 		LoaderURL: loaderURL(p.network, cmp.Or(p.cfg.Loaders, loaders.DefaultDir)),
 		Seal:      func(uid string, secret []byte) ([]byte, error) { return p.sealer.Seal(uid, secret), nil },
 		Unseal:    p.sealer.Open,
-		Deadlines: deadlines, Firmware: p.firmware, BootAgent: p.programs.bootAgent.Digest,
+		Deadlines: deadlines, RotatePasswords: p.cfg.RotateBMCPasswords, Firmware: p.firmware, BootAgent: p.programs.bootAgent.Digest,
 	}
 }
 
