@@ -70,6 +70,9 @@ func dialSOL(ctx context.Context, target power.Target) (io.ReadWriteCloser, erro
 		user = target.Control.User
 	}
 	session, err := rmcpplus.Dial(ctx, address, user, target.Credentials.Password)
+	if next := target.Credentials.Next; next != "" && errors.Is(err, rmcpplus.ErrCredentials) {
+		session, err = rmcpplus.Dial(ctx, address, user, next)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("console of %q: %w", target.Name, ipmi.Explain(address, err))
 	}

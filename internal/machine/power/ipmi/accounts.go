@@ -350,7 +350,7 @@ func (s *Switch) SetPassword(ctx context.Context, password string) error {
 		return fmt.Errorf("a password of %d bytes is longer than the %d that every BMC takes: %w", len(password), passwordBytes, power.ErrCannot)
 	}
 	err := s.session(ctx, func(c *rmcpplus.Session) error {
-		if s.password() == password {
+		if s.passwords.Right() == password {
 			return nil // it was set, and only the answer was lost
 		}
 		id, err := s.ownUser(ctx, c)
@@ -367,9 +367,9 @@ func (s *Switch) SetPassword(ctx context.Context, password string) error {
 	if err != nil {
 		return err
 	}
-	s.took(password)
+	s.passwords.Took(password)
 	err = s.session(ctx, func(*rmcpplus.Session) error { return nil })
-	if err == nil && s.password() != password {
+	if err == nil && s.passwords.Right() != password {
 		err = fmt.Errorf("IPMI at %s: the BMC still takes the former password", s.address)
 	}
 	return err

@@ -27,9 +27,9 @@ type Switch struct {
 	control     string // the address as it was given
 	credentials power.Credentials
 
-	mu sync.Mutex
-	// taken is the password that the BMC took last; nil: none yet.
-	taken *string
+	passwords *power.Passwords
+
+	mu    sync.Mutex
 	suite int // the cipher suite that was agreed on last, 0: none yet
 	known *repository
 }
@@ -43,7 +43,7 @@ func New(t power.Target) (*Switch, error) {
 	if t.Control.User != t.Credentials.User && t.Credentials.User == "" {
 		t.Credentials.User = t.Control.User
 	}
-	return &Switch{address: address, control: t.Control.Address, credentials: t.Credentials}, nil
+	return &Switch{address: address, control: t.Control.Address, credentials: t.Credentials, passwords: power.NewPasswords(t.Credentials)}, nil
 }
 
 // Address completes a BMC's address by the port.
@@ -195,14 +195,14 @@ func (s *Switch) session(ctx context.Context, do func(*rmcpplus.Session) error) 
 	if suite != 0 {
 		suites = []int{suite}
 	}
-	password := s.password()
+	password := s.passwords.Right()
 	c, err := rmcpplus.Dial(ctx, s.address, s.credentials.User, password, suites...)
-	if other := s.other(password); errors.Is(err, rmcpplus.ErrCredentials) && other != "" {
+	if other := s.passwords.Other(password); errors.Is(err, rmcpplus.ErrCredentials) && other != "" {
 		password = other
 		c, err = rmcpplus.Dial(ctx, s.address, s.credentials.User, password, suites...)
 	}
 	if err == nil {
-		s.took(password)
+		s.passwords.Took(password)
 	}
 	s.mu.Lock()
 	s.suite = 0
@@ -220,34 +220,6 @@ func (s *Switch) session(ctx context.Context, do func(*rmcpplus.Session) error) 
 		return Explain(s.address, err)
 	}
 	return nil
-}
-
-// password is the one to log in with: the one that was right last.
-func (s *Switch) password() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken != nil {
-		return *s.taken
-	}
-	return s.credentials.Password
-}
-
-// took notes the password that was right last.
-func (s *Switch) took(password string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.taken = &password
-}
-
-// other is the password to try when one was refused, empty for none: only while another one is being set.
-func (s *Switch) other(refused string) string {
-	switch {
-	case s.credentials.Next == "":
-		return ""
-	case refused == s.credentials.Next:
-		return s.credentials.Password
-	}
-	return s.credentials.Next
 }
 
 // Explain makes a session's error one of package power, with the BMC's address.

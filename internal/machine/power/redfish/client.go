@@ -29,8 +29,10 @@ type client struct {
 
 // serviceRoot is what is read of the service root.
 type serviceRoot struct {
-	Systems link `json:"Systems"`
-	Links   struct {
+	Systems        link `json:"Systems"`
+	AccountService link `json:"AccountService"`
+	Managers       link `json:"Managers"`
+	Links          struct {
 		Sessions link `json:"Sessions"`
 	} `json:"Links"`
 }
@@ -42,10 +44,24 @@ type link struct {
 // maxAnswerBytes bounds answers; a system with all its extensions has some ten thousand.
 const maxAnswerBytes = 4 << 20
 
-// session logs in, runs do and logs out, whether or not ctx has ended.
+// session logs in, runs do and logs out, whether or not ctx has ended. While another password is being set, do runs once more with the other one if the
+// first is refused, which may not be known before its first request.
 func (s *Switch) session(ctx context.Context, do func(*client) error) error {
+	password := s.passwords.Right()
+	err := s.sessionAs(ctx, password, do)
+	if other := s.passwords.Other(password); other != "" && errors.Is(err, power.ErrCredentials) {
+		password = other
+		err = s.sessionAs(ctx, password, do)
+	}
+	if err == nil {
+		s.passwords.Took(password)
+	}
+	return err
+}
+
+func (s *Switch) sessionAs(ctx context.Context, password string, do func(*client) error) error {
 	c := &client{
-		base: s.base, credentials: s.credentials,
+		base: s.base, credentials: power.Credentials{User: s.credentials.User, Password: password},
 		http: &http.Client{
 			Transport: s.transport,
 			// A redirect could carry the password elsewhere.

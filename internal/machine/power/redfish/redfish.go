@@ -27,7 +27,9 @@ type Switch struct {
 	base        *url.URL
 	system      string // Id, UUID or Name; "" for the only one
 	credentials power.Credentials
+	passwords   *power.Passwords
 	transport   *http.Transport
+	address     string // as it was given
 
 	mu   sync.Mutex
 	path string // of the system, once it was found
@@ -56,7 +58,7 @@ func New(t power.Target) (*Switch, error) {
 		t.Credentials.User = t.Control.User
 	}
 	return &Switch{
-		base: base, system: t.Control.System, credentials: t.Credentials,
+		base: base, system: t.Control.System, credentials: t.Credentials, passwords: power.NewPasswords(t.Credentials), address: t.Control.Address,
 		// No proxy: BMCs are on a network of their own.
 		transport: &http.Transport{
 			TLSClientConfig: config, MaxConnsPerHost: 1, ForceAttemptHTTP2: false,

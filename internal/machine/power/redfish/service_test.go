@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -38,12 +39,15 @@ type service struct {
 	chassis   []any          // of "one"
 	managers  []any          // of "one"
 	resources map[string]values
+	root      values                                                         // more of the service root
+	more      func(w http.ResponseWriter, r *http.Request, body []byte) bool // true: it has answered
+	password  string
 }
 
 func serve(t *testing.T, secure bool) *service {
 	s := &service{
 		sessions: map[string]string{}, limit: 8, power: "Off", targets: []string{"None", "Pxe", "UefiHttp"}, boot: map[string]any{},
-		types: []string{"On", "ForceOff", "GracefulShutdown"}, refuse: map[string]int{},
+		types: []string{"On", "ForceOff", "GracefulShutdown"}, refuse: map[string]int{}, password: powertest.Password,
 	}
 	server := httptest.NewUnstartedServer(s)
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // clients that don't like its certificate
@@ -92,7 +96,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/redfish/v1/":
-		answer(w, 200, values{"Systems": at("/redfish/v1/Systems"), "Links": values{"Sessions": at("/redfish/v1/SessionService/Sessions")}})
+		root := values{"Systems": at("/redfish/v1/Systems"), "Links": values{"Sessions": at("/redfish/v1/SessionService/Sessions")}}
+		maps.Copy(root, s.root)
+		answer(w, 200, root)
 		return
 	case "/redfish/v1/SessionService/Sessions":
 		s.login(w, body)
@@ -130,6 +136,9 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			answer(w, 200, s.resources[r.URL.Path])
 			return
 		}
+		if s.more != nil && s.more(w, r, body) {
+			return
+		}
 		refuse(w, 404, "ResourceMissingAtURI", "not here")
 	}
 }
@@ -139,7 +148,7 @@ func (s *service) login(w http.ResponseWriter, body []byte) {
 	_ = json.Unmarshal(body, &login)
 	s.logins++
 	switch {
-	case login.UserName != powertest.User || login.Password != powertest.Password:
+	case login.UserName != powertest.User || login.Password != s.password:
 		refuse(w, 401, "ResourceAtUriUnauthorized", "wrong")
 	case len(s.sessions) >= s.limit:
 		refuse(w, 503, "SessionLimitExceeded", "too many sessions")
