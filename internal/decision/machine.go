@@ -78,13 +78,8 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		r.DoneRequest, r.DoneInspect = op.Request, op.Inspect
 	case lifecycle.BeginBoot:
 		beginBoot(r, op, now)
-	case lifecycle.CleanedAfterTenant:
-		r.Tenant = nil
-		if r.BMC != nil {
-			b := *r.BMC
-			b.Duty, b.Drift = nil, ""
-			r.BMC = &b
-		}
+	case lifecycle.TakeUpClean, lifecycle.TakeUpHold, lifecycle.NoteClean, lifecycle.CleanedAfterTenant, lifecycle.QuarantineMachine, lifecycle.ReleaseMachine:
+		applyClean(r, op, now)
 	case lifecycle.BeginDuty, lifecycle.EndDuty, lifecycle.DropDuty, lifecycle.NoteDrift:
 		r.BMC = applyBMC(r.BMC, op, now)
 	case lifecycle.BeginStop:
@@ -113,23 +108,6 @@ func applyMachine(c *MachineChange, op lifecycle.MachineOperation, now time.Time
 		at := now
 		r.InspectedAt, r.Health, r.LastVerifiedAt = &at, op.Health, &at
 		c.Inspected = true
-	case lifecycle.TakeUpClean:
-		r.DoneClean = op.Number
-	case lifecycle.TakeUpHold:
-		r.DoneHold = op.Number
-	case lifecycle.NoteClean:
-		clean := op.Clean
-		r.Cleaning = &clean
-		if op.Proved {
-			r.Clean, r.Cleaning = &clean, nil
-			if r.Tenant != nil && r.Tenant.Generation < clean.Generation {
-				r.Tenant = nil
-			}
-		}
-	case lifecycle.QuarantineMachine:
-		r.Quarantine = &api.MachineQuarantine{Reason: op.Reason, By: op.By, Since: now, Firmware: op.Firmware}
-	case lifecycle.ReleaseMachine:
-		r.Quarantine = nil
 	case lifecycle.Verified:
 		at := now
 		r.LastVerifiedAt = &at

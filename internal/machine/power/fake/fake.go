@@ -32,6 +32,8 @@ type Behaviour struct {
 	// User and Password are what it wants to be told; empty: any. After LockAfter wrong passwords it refuses the right one too.
 	User, Password string
 	LockAfter      int
+	// HostFixed: the host interface of the BMC can't be closed.
+	HostFixed bool
 	// Ignores the polite shutdown.
 	Ignores bool
 	// Abilities replaces what it can do, if not nil: one that neither observes nor forces off is like Wake-on-LAN.
@@ -69,6 +71,7 @@ type Machine struct {
 	boots     []power.BootDevice
 	calls     []string
 	wrong     int // wrong passwords
+	bmc       bmc
 }
 
 // Add adds a machine that is off.
@@ -160,13 +163,14 @@ func (s *Site) Open(t power.Target) (power.Switch, error) {
 	if m == nil {
 		return nil, fmt.Errorf("there is no fake machine %q", t.Name)
 	}
-	return &machineSwitch{m: m, target: t}, nil
+	return &machineSwitch{m: m, target: t, passwords: power.NewPasswords(t.Credentials)}, nil
 }
 
 // machineSwitch is the switch of one machine.
 type machineSwitch struct {
-	m      *Machine
-	target power.Target
+	m         *Machine
+	target    power.Target
+	passwords *power.Passwords
 }
 
 // String keeps the password out of logs, as every switch does.
@@ -310,7 +314,7 @@ func (s *machineSwitch) session(ctx context.Context, call string, do func(*Behav
 		return err
 	}
 	site.mu.Lock()
-	err := m.login(s.target.Credentials)
+	err := s.login()
 	var act func()
 	if err == nil {
 		act, err = do(&m.behaviour)
@@ -318,6 +322,20 @@ func (s *machineSwitch) session(ctx context.Context, call string, do func(*Behav
 	site.mu.Unlock()
 	if act != nil {
 		act()
+	}
+	return err
+}
+
+// login tries the passwords that the switch has.
+func (s *machineSwitch) login() error {
+	password := s.passwords.Right()
+	err := s.m.login(power.Credentials{User: s.target.Credentials.User, Password: password})
+	if other := s.passwords.Other(password); err != nil && other != "" {
+		password = other
+		err = s.m.login(power.Credentials{User: s.target.Credentials.User, Password: password})
+	}
+	if err == nil {
+		s.passwords.Took(password)
 	}
 	return err
 }
