@@ -42,6 +42,14 @@ type ConsoleLogin struct {
 	Password string `json:"password"`
 }
 
+// BMCLogin is the login at a machine's BMC.
+type BMCLogin struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+	// Next is a password that is being set, and may be right instead; empty: there is none.
+	Next string `json:"next,omitempty"`
+}
+
 // Recipe is a recipe that comes with the product.
 type Recipe struct {
 	Name string `json:"name"`

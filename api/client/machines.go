@@ -68,6 +68,11 @@ func (c *Client) NodeEvents(ctx context.Context, name string) ([]api.Event, erro
 	return c.events(ctx, node(name)+"/events", 0)
 }
 
+// BMCLogin returns the login at a machine's BMC.
+func (c *Client) BMCLogin(ctx context.Context, name string) (api.BMCLogin, error) {
+	return answer[api.BMCLogin](ctx, c, http.MethodGet, node(name)+"/bmc-login", nil)
+}
+
 // ConsoleLogin returns the login at a machine's console for its present boot.
 func (c *Client) ConsoleLogin(ctx context.Context, name string) (api.ConsoleLogin, error) {
 	return answer[api.ConsoleLogin](ctx, c, http.MethodGet, node(name)+"/console-login", nil)

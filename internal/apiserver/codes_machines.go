@@ -59,6 +59,10 @@ var (
 		"machine_not_quarantined", http.StatusConflict, "The machine is not in quarantine",
 		"There is nothing to release the machine from.", "None is needed.",
 	}
+	codeNoBMCPassword = Code{
+		"no_bmc_password", http.StatusNotFound, "The site has no password of the machine's BMC",
+		"The machine has no BMC, or its BMC takes no password.", "Enter one with `nearmetal node set`, if the machine has a BMC.",
+	}
 	codeNoBoot = Code{
 		"no_boot", http.StatusConflict, "The machine did not boot from this site",
 		"No boot of this site exists to log in to or to repeat.", "Power the machine on with an environment.",
@@ -120,7 +124,7 @@ var (
 func machineCodes() []Code {
 	return []Code{
 		codeNoBuild, codeNoRecipe, codeNoEnrollToken, codeNoImage, codeNotMachine, codeNoProvisioning, codeMachineExists, codeDuplicateMAC,
-		codeRangeFull, codePowerConflict, codeQuarantined, codeNotQuarantined, codeNoBoot, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
+		codeRangeFull, codePowerConflict, codeQuarantined, codeNotQuarantined, codeNoBoot, codeNoBMCPassword, codeEnvironmentInUse, codeEmptySelection, codeIncompatible, codeInvalidRecipe,
 		codeDigest, codeConsole, codeNoMemberConsole, codeNoDisplay, codeConsoleInUse, codeNoWindow, codeNoSpace,
 	}
 }

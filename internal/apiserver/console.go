@@ -56,3 +56,22 @@ func (s *Server) consoleLogin(ctx context.Context, in *byName) (*body[api.Consol
 	s.cfg.Log.InfoContext(ctx, "console password disclosed", "node", in.Name, "to", userOf(ctx))
 	return &body[api.ConsoleLogin]{api.ConsoleLogin{User: user, Password: password}}, nil
 }
+
+func (s *Server) bmcLogin(ctx context.Context, in *byName) (*body[api.BMCLogin], error) {
+	if _, err := s.findMachine(s.cfg.Reader.View(), in.Name); err != nil {
+		return nil, err
+	}
+	none := fail(codeNoBMCPassword, "the site has no BMC password of node %q; enter one: nearmetal node set %s --bmc-password-file FILE", in.Name, in.Name)
+	if s.cfg.Consoles == nil {
+		return nil, none
+	}
+	login, err := s.cfg.Consoles.BMC(ctx, in.Name)
+	if errors.Is(err, state.ErrNotFound) {
+		return nil, none
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.cfg.Log.InfoContext(ctx, "BMC password disclosed", "node", in.Name, "to", userOf(ctx))
+	return &body[api.BMCLogin]{login}, nil
+}

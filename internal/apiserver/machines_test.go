@@ -77,6 +77,7 @@ func machineErrors(t *testing.T) []errorCase {
 		{"incompatible_environment", "has no kernel", do("POST", "/v1/nodes/n1/power", `{"action": "on", "environment": "bare"}`)},
 		{"no_boot", "never booted", do("POST", "/v1/nodes/n1/power", `{"action": "cycle"}`)},
 		{"no_boot", "its console has no login", do("GET", "/v1/nodes/n3/console-login", "")},
+		{"no_bmc_password", "no BMC password", do("GET", "/v1/nodes/n3/bmc-login", "")},
 		{"power_conflict", "admin requested power on with e", func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/nodes/n1/power", body: `{"action": "on", "environment": "e"}`})
 			return send(t, s, request{method: "POST", path: "/v1/nodes/n1/power", body: `{"action": "off"}`})

@@ -32,6 +32,9 @@ func (s *Server) registerMachines() {
 		http.StatusOK, s.nodeEvents, codeNoNode)
 	operation(s, "GET /v1/nodes/{name}/console-login", AccessAdmin, "get-console-login", "Show the login of a machine's console",
 		"User and password of the current boot; each boot has its own.", http.StatusOK, s.consoleLogin, codeNoNode, codeNotMachine, codeNoBoot)
+	operation(s, "GET /v1/nodes/{name}/bmc-login", AccessAdmin, "get-bmc-login", "Show the login at a machine's BMC",
+		"User and password. Where `rotate-bmc-passwords` is on, the password changes after each member that had the machine.", http.StatusOK, s.bmcLogin,
+		codeNoNode, codeNotMachine, codeNoBMCPassword)
 	operation(s, "GET /v1/candidates", AccessAdmin, "list-candidates", "List machines that wait for enrollment",
 		"Machines that booted on the provisioning network and are not enrolled, by MAC.", http.StatusOK, s.listCandidates)
 	operation(s, "GET /v1/enroll-tokens", AccessAdmin, "list-enroll-tokens", "List enrollment tokens", "Without their secrets.",

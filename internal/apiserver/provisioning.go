@@ -49,6 +49,8 @@ type Consoles interface {
 	Dial(ctx context.Context, node string) (io.ReadWriteCloser, error)
 	// Password returns the console's login for the present boot; state.ErrNotFound if the site has not booted the machine.
 	Password(ctx context.Context, node string) (user, password string, err error)
+	// BMC returns the login at the machine's BMC; state.ErrNotFound if the site has no password for it.
+	BMC(ctx context.Context, node string) (api.BMCLogin, error)
 }
 
 // Images holds what environments are made of, by digest. *imagestore.Store is one.

@@ -60,7 +60,7 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/builds": "administer", "GET /v1/builds": "read", "GET /v1/builds/{id}": "read", "POST /v1/builds/{id}/cancel": "administer",
 	"GET /v1/builds/{id}/log": "read", "PUT /v1/uploads/{hex}": "administer", "GET /v1/recipes": "read", "GET /v1/recipes/{name}": "read",
 	"POST /v1/nodes": "administer", "PUT /v1/nodes/{name}": "administer", "PATCH /v1/nodes/{name}": "administer", "POST /v1/nodes/{name}/power": "administer", "POST /v1/power": "administer", "POST /v1/nodes/{name}/inspect": "administer", "POST /v1/clean": "administer", "POST /v1/nodes/{name}/hold": "administer",
-	"GET /v1/nodes/{name}/events": "read", "GET /v1/nodes/{name}/host-check": "administer", "GET /v1/nodes/{name}/console": "administer", "GET /v1/nodes/{name}/console-login": "administer",
+	"GET /v1/nodes/{name}/events": "read", "GET /v1/nodes/{name}/host-check": "administer", "GET /v1/nodes/{name}/console": "administer", "GET /v1/nodes/{name}/console-login": "administer", "GET /v1/nodes/{name}/bmc-login": "administer",
 	"GET /v1/candidates": "administer", "GET /v1/enroll-tokens": "administer", "POST /v1/enroll-tokens": "administer", "DELETE /v1/enroll-tokens/{id}": "administer",
 	"GET /agent/v1/images/{hex}": "agent", "PUT /agent/v1/images/{hex}": "agent",
 	"GET /v1/projects": "read", "GET /v1/projects/{name}": "read",

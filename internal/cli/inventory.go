@@ -18,7 +18,7 @@ func (a *app) nodeCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "node", Short: "Enroll, power, show, drain and remove nodes", Args: cobra.ArbitraryArgs, RunE: needCommand}
 	cmd.AddCommand(
 		a.nodeCheck(), a.nodePrepare(), a.nodeList(), a.nodeShow(), a.nodeEvents(), a.nodeDrain(), a.nodeUndrain(), a.nodeMaintenance(), a.nodeTrust(), a.nodeUntrust(), a.nodeApprove(), a.nodeRevoke(), a.nodeForget(),
-		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodeClean(), a.nodeQuarantine(), a.nodeRelease(), a.nodePower(), a.nodeConsole(), a.nodeRemove(),
+		a.nodeEnroll(), a.nodeSet(), a.nodeCandidates(), a.enrollTokenCommand(), a.nodeInspect(), a.nodeClean(), a.nodeQuarantine(), a.nodeRelease(), a.nodePower(), a.nodeConsole(), a.nodeBMCPassword(), a.nodeRemove(),
 	)
 	return a.connects(cmd)
 }

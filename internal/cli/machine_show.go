@@ -28,6 +28,7 @@ func (a *app) printMachine(w io.Writer, n api.Node) {
 		"Address", address, "Firmware", string(firmwareOf(m)), "Architecture", rec.Architecture, "Console", m.Spec.Console,
 		"Enrolled", a.age(m.EnrolledAt)+" ago", "Looked at", ago(inspectedAt), "Last seen booting", ago(verified),
 		"Given to", tenantText(rec.Tenant), "Quarantine", a.quarantineText(rec.Quarantine), "Cleaning", a.cleaningText(rec))
+	a.printBMC(w, rec.BMC)
 	printHardware(w, m.Hardware)
 	a.printBoot(w, m)
 	printCleaning(w, lastCleaning(rec))

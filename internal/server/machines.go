@@ -76,6 +76,19 @@ func (c consoles) Password(_ context.Context, node string) (user, password strin
 	return "root", bootapi.ConsolePassword(c.secrets.At(m.Record.Boot.DecidedAt), m.UID(), m.Record.Boot.Generation), nil
 }
 
+// BMC is the login at a machine's BMC.
+func (c consoles) BMC(_ context.Context, node string) (api.BMCLogin, error) {
+	m := c.cache.View().Machine(node)
+	if m == nil {
+		return api.BMCLogin{}, fmt.Errorf("machine %q %w", node, state.ErrNotFound)
+	}
+	known, err := c.credentials(m)
+	if err == nil && known.Password == "" && known.Next == "" {
+		err = fmt.Errorf("password of the BMC of machine %q %w", node, state.ErrNotFound)
+	}
+	return api.BMCLogin{User: known.User, Password: known.Password, Next: known.Next}, err
+}
+
 // readSensors are the sensors of the machines that this server boots.
 type readSensors struct {
 	poller atomic.Pointer[sensors.Poller]

@@ -113,7 +113,7 @@ func (c Config) machines(dir string) ([]*Machine, error) {
 			Console:    fmt.Sprintf("tcp://%s:%d", bmc, consolePort),
 			ConsoleLog: filepath.Join(dir, "log", m.Name+".console"),
 			cable:      dataBridge, vmPort: vmPort + i,
-			bmc:        bmc, config: m, emulator: c.Emulator, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
+			bmc: bmc, config: m, emulator: c.Emulator, fault: &bmcFault{}, hung: new(atomic.Bool), unplugged: new(atomic.Bool),
 		}
 		if c.Switch {
 			all[i].cable, all[i].SwitchPort = cableBridge+m.Name, switchPort+m.Name

@@ -82,6 +82,14 @@ func (c *Consoles) Password(_ context.Context, node string) (user, password stri
 	return "root", "correct horse", nil
 }
 
+// BMC tells the one of a machine named n1.
+func (c *Consoles) BMC(_ context.Context, node string) (api.BMCLogin, error) {
+	if node != "n1" {
+		return api.BMCLogin{}, state.ErrNotFound
+	}
+	return api.BMCLogin{User: "operator", Password: "battery staple"}, nil
+}
+
 // Images is an image store in memory.
 type Images struct {
 	mu    sync.Mutex
