@@ -120,15 +120,20 @@ func newOperator(t *testing.T) netns.Handle {
 	return op
 }
 
-func newField(t *testing.T) *field {
+func newField(t *testing.T) *field { return fieldOf(t, func(*Config) {}) }
+
+// fieldOf is newField with other settings.
+func fieldOf(t *testing.T, change func(*Config)) *field {
 	t.Helper()
 	f := &field{t: t, op: newOperator(t), changed: make(chan struct{})}
+	cfg := testConfig(f.op.Path())
+	change(&cfg)
 	began := time.Now()
-	dc, err := Start(t.Context(), testConfig(f.op.Path()))
+	dc, err := Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("measured: start of 2 machines, all off: %.2f s", time.Since(began).Seconds())
+	t.Logf("measured: start of %d machines, all off: %.2f s", len(cfg.Machines), time.Since(began).Seconds())
 	f.dc = dc
 	t.Cleanup(func() {
 		began := time.Now()

@@ -37,10 +37,13 @@ if [ -d "$dir/switch" ]; then
 fi
 libvirtd >"$dir/log/libvirtd.log" 2>&1 &
 "$VENV/bin/python" "$VENV/bin/sushy-emulator" >"$dir/log/redfish.log" 2>&1 &
-# BMCs that their machines reach by KCS.
+# BMCs that their machines reach by KCS. They would end with a machine that goes off while they write to it.
 for bmc in "$dir"/kcs/*; do
 	[ -d "$bmc" ] || continue
-	ipmi_sim -n -c "$bmc/sim.conf" -f "$bmc/sim.emu" -s "$bmc" >>"$dir/log/kcs-$(basename "$bmc").log" 2>&1 </dev/null &
+	(
+		trap '' PIPE
+		exec ipmi_sim -n -c "$bmc/sim.conf" -f "$bmc/sim.emu" -s "$bmc"
+	) >>"$dir/log/kcs-$(basename "$bmc").log" 2>&1 </dev/null &
 done
 "$VENV/bin/python" "$dir/ipmi.py" "$dir" >"$dir/log/ipmi.log" 2>&1 &
 wait
