@@ -35,7 +35,7 @@ type HoldRequest struct {
 // MachineQuarantine keeps a machine from being given to anybody.
 type MachineQuarantine struct {
 	Reason string `json:"reason"`
-	// By is the operator who asked for it. Empty: a cleaning failed, and one that succeeds ends it.
+	// By is the operator who asked for it. Empty: a cleaning failed, or the BMC could not be closed to a member; a cleaning that succeeds ends it.
 	By    string    `json:"by,omitempty"`
 	Since time.Time `json:"since"`
 	// Firmware: its firmware is not on the site's list. An inspection or a cleaning that finds other firmware ends it.

@@ -72,7 +72,9 @@ func (in MachineInput) lock(t *TenantSeen) (ops []MachineOperation, locked bool)
 	}
 	ops, done, problem := in.duty()
 	if problem != "" {
-		return append(ops, in.fail("its BMC can't be closed to the member: "+problem)...), false
+		reason := "its BMC can't be closed to members: " + problem
+		return append(ops, QuarantineMachine{Reason: reason}, SetMachinePhase{To: r.Phase, Message: reason},
+			machineEvent(in, EventMachineHeld, "machine %s is quarantined: %s", r.Name, reason)), false
 	}
 	return ops, done
 }

@@ -15,7 +15,7 @@ get)
 set)
 	while [ $# -gt 1 ]; do
 		case $1:$2 in
-		power:1) virsh start "$machine" & ;; # ipmi_sim answers nobody meanwhile; the power follows, as a machine's does
+		power:1) virsh start "$machine" >/dev/null & ;; # ipmi_sim answers nobody meanwhile; the power follows, as a machine's does
 		power:0) virsh destroy "$machine" || virsh domstate "$machine" | grep -q 'shut off' || exit 1 ;;
 		reset:*) virsh reset "$machine" || exit 1 ;;
 		shutdown:*) virsh shutdown "$machine" || exit 1 ;;
