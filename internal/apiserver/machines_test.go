@@ -514,3 +514,19 @@ func TestAMachineIsReachedInAnotherWayAndKeepsItsPasswordUntilItGetsAnother(t *t
 		t.Error("the password is the old one")
 	}
 }
+
+func TestWhatIsKnownOfABMCIsShownWithoutItsPasswords(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.Enroll("n1", 1)
+	s.SetMachine("n1", func(rec *api.MachineRecord) {
+		rec.Phase = api.MachineOff
+		rec.BMC = &api.MachineBMC{
+			Host: api.HostFixed, Sealed: []byte("sealed"), Next: []byte("next"), Replaces: []byte("sum"),
+			Baseline: &api.BMCBaseline{Accounts: []api.BMCAccount{{ID: "2", Name: "operator"}}},
+		}
+	})
+	b := answer[api.Node](t, send(t, s, request{method: "GET", path: "/v1/nodes/n1"})).Machine.Record.BMC
+	if b == nil || b.Host != api.HostFixed || b.Baseline == nil || b.Sealed != nil || b.Next != nil || b.Replaces != nil {
+		t.Errorf("an administrator is shown %+v", b)
+	}
+}

@@ -125,3 +125,15 @@ func TestABaselineOfAnotherBMCIsNotRestored(t *testing.T) {
 		}
 	})
 }
+
+func TestARestoreThatIsNotFollowedIsNotDone(t *testing.T) {
+	bmcSite(t, fake.Behaviour{Deaf: true}, func(r *rig, m *fake.Machine) {
+		baseline := &api.BMCBaseline{Kind: api.PowerIPMI, Address: "bmc-m1", Accounts: []api.BMCAccount{admin}}
+		m.AddAccount(evil)
+		r.set(1, duty(api.BMCRenew, 1, baseline, ""))
+		r.after(time.Minute)
+		if g := r.observed("m1").Guarded; g.Done || !g.Final || !strings.Contains(g.Problem, "evil") {
+			t.Errorf("got %+v", g)
+		}
+	})
+}

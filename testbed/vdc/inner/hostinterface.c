@@ -5,7 +5,8 @@
  * Get Command Enables for channel 0Fh, and refuses what is disabled when it comes by that channel, which is KCS. This is an emulation for
  * tests: it was written from the specification, and no BMC was at hand to compare it with.
  *
- * The option "fixed" leaves out all of that: the host interface of such a BMC can't be closed.
+ * The option "fixed" leaves out all of that: the host interface of such a BMC can't be closed. With "deaf", the BMC takes what is set there, and new
+ * passwords, and does not follow.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,7 @@ enum {
 	app = 0x06,
 	get_netfn_support = 0x09,
 	get_configurable_commands = 0x0c,
+	set_user_password = 0x47,
 	set_command_enables = 0x60,
 	get_command_enables = 0x61,
 
@@ -124,6 +126,12 @@ static void take_enables(lmc_data_t *mc, msg_t *msg, unsigned char *answer, unsi
 	fail(answer, length, completed);
 }
 
+static void take_nothing(lmc_data_t *mc, msg_t *msg, unsigned char *answer, unsigned int *length, void *data)
+{
+	(void)mc, (void)msg, (void)data;
+	fail(answer, length, completed);
+}
+
 /* ipmi_sim calls it once the channels are known. */
 int ipmi_sim_module_init(sys_data_t *sys, const char *options)
 {
@@ -131,12 +139,15 @@ int ipmi_sim_module_init(sys_data_t *sys, const char *options)
 		return 0;
 	if (sys->chan_set[system_interface])
 		sys->chan_set[system_interface]->oem_intf_recv_handler = gate;
+	int deaf = options && strcmp(options, "deaf") == 0;
 	int problem = ipmi_emu_register_cmd_handler(app, get_netfn_support, answer_netfn_support, NULL);
 	if (!problem)
 		problem = ipmi_emu_register_cmd_handler(app, get_configurable_commands, answer_configurable, NULL);
 	if (!problem)
-		problem = ipmi_emu_register_cmd_handler(app, set_command_enables, take_enables, NULL);
+		problem = ipmi_emu_register_cmd_handler(app, set_command_enables, deaf ? take_nothing : take_enables, NULL);
 	if (!problem)
 		problem = ipmi_emu_register_cmd_handler(app, get_command_enables, answer_enables, NULL);
+	if (!problem && deaf)
+		problem = ipmi_emu_register_cmd_handler(app, set_user_password, take_nothing, NULL);
 	return problem;
 }

@@ -43,7 +43,7 @@ func opened(t *testing.T, sim *powertest.Sim) *ipmi.Switch {
 
 func TestAClosedHostInterfaceAnswersNothingToTheMachine(t *testing.T) {
 	t.Parallel()
-	sim := powertest.StartSimWithHost(t, true)
+	sim := powertest.StartSimWithHost(t, powertest.HostClosable)
 	s := opened(t, sim)
 	if answer := sim.ByHost(t, app, 0x46, 2); answer[0] != 0 || !strings.HasPrefix(string(answer[1:]), powertest.User) {
 		t.Fatalf("open, it says % x of the site's user", answer)
@@ -71,7 +71,7 @@ func TestAClosedHostInterfaceAnswersNothingToTheMachine(t *testing.T) {
 
 func TestAHostInterfaceThatCanNotBeClosedIsNeverCalledClosed(t *testing.T) {
 	t.Parallel()
-	sim := powertest.StartSimWithHost(t, false)
+	sim := powertest.StartSimWithHost(t, powertest.HostFixed)
 	s := opened(t, sim)
 	state, reason, err := s.CloseHost(t.Context())
 	if state != api.HostFixed || !strings.Contains(reason, "firmware firewall") || err != nil {
@@ -84,7 +84,7 @@ func TestAHostInterfaceThatCanNotBeClosedIsNeverCalledClosed(t *testing.T) {
 
 func TestAUserThatATenantAddedIsNoticedAndLockedOut(t *testing.T) {
 	t.Parallel()
-	sim := powertest.StartSimWithHost(t, false)
+	sim := powertest.StartSimWithHost(t, powertest.HostFixed)
 	s := opened(t, sim)
 	before, err := s.Look(t.Context())
 	if err != nil {
@@ -130,7 +130,7 @@ func TestAUserThatATenantAddedIsNoticedAndLockedOut(t *testing.T) {
 
 func TestAnAccountThatCouldLogInAndWasChangedIsLeftToAnOperator(t *testing.T) {
 	t.Parallel()
-	sim := powertest.StartSimWithHost(t, false)
+	sim := powertest.StartSimWithHost(t, powertest.HostFixed)
 	s := opened(t, sim)
 	evil(t, sim) // an operator's this time
 	before, err := s.Look(t.Context())
@@ -187,5 +187,26 @@ func TestWhatABMCDoesNotTellCanNotBeWatched(t *testing.T) {
 	}
 	if err := s.SetPassword(t.Context(), "anotherpassword1"); !errors.Is(err, power.ErrCannot) {
 		t.Errorf("changing the password: got %v; want that it can't", err)
+	}
+}
+
+func TestWhatABMCTakesAndDoesNotFollowIsNotDone(t *testing.T) {
+	t.Parallel()
+	sim := powertest.StartSimWithHost(t, powertest.HostDeaf)
+	next := bmcguard.NewPassword()
+	to := target(sim.Address)
+	to.Credentials.Next = next
+	s, err := ipmi.New(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, reason, err := s.CloseHost(t.Context()); state != api.HostFixed || !strings.Contains(reason, "47h of NetFn 06h") && !strings.Contains(reason, "more") || err != nil {
+		t.Errorf("closing it: got %q (%s), %v", state, reason, err)
+	}
+	if err := s.SetPassword(t.Context(), next); err == nil || !strings.Contains(err.Error(), "former password") {
+		t.Errorf("changing the password: got %v, want that the BMC takes the former one", err)
+	}
+	if state, err := s.Observe(t.Context()); state != api.PowerOff || err != nil {
+		t.Errorf("afterwards it says %s, %v", state, err)
 	}
 }

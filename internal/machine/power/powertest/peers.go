@@ -116,9 +116,18 @@ func StartSim(t *testing.T, commands ...string) *Sim {
 	return startSim(t, "", commands)
 }
 
-// StartSimWithHost starts a machine whose system interface can be closed, by an emulated firmware firewall, or can't. The test needs a C compiler and the
-// package libopenipmi-dev, too.
-func StartSimWithHost(t *testing.T, closable bool) *Sim {
+// Host is how a simulator's BMC treats what it is told about its system interface.
+type Host string
+
+// The ways.
+const (
+	HostClosable Host = ""      // it has a firmware firewall, which is emulated
+	HostFixed    Host = "fixed" // it has none
+	HostDeaf     Host = "deaf"  // it takes what it is told of that, and new passwords, and does not follow
+)
+
+// StartSimWithHost starts a machine with a system interface. The test needs a C compiler and the package libopenipmi-dev, too.
+func StartSimWithHost(t *testing.T, host Host) *Sim {
 	t.Helper()
 	compiler := needs.Program(t, "cc")
 	if _, err := os.Stat("/usr/include/OpenIPMI/mcserv.h"); err != nil {
@@ -129,11 +138,7 @@ func StartSimWithHost(t *testing.T, closable bool) *Sim {
 	if output, err := exec.CommandContext(t.Context(), compiler, "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
 		t.Fatalf("make the module of ipmi_sim: %v\n%s", err, output)
 	}
-	option := ""
-	if !closable {
-		option = "fixed"
-	}
-	return startSim(t, fmt.Sprintf("loadlib %q %q\n", library, option), nil)
+	return startSim(t, fmt.Sprintf("loadlib %q %q\n", library, host), nil)
 }
 
 func startSim(t *testing.T, more string, commands []string) *Sim {
