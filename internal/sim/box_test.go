@@ -99,6 +99,7 @@ func newBox(w *world, i int, blind bool) *box {
 // good is how its power control behaves when nothing is wrong with it.
 func (b *box) good() fake.Behaviour {
 	g := fake.Behaviour{Answer: 200 * time.Millisecond, OnAfter: time.Second, OffAfter: 2 * time.Second}
+	g.HostFixed = source(b.w.cfg.Seed, "host interface "+b.name).IntN(2) == 0
 	if b.blind {
 		g.Abilities = &power.Abilities{}
 	}

@@ -85,6 +85,7 @@ func (w *world) checkGone(before api.MachineRecord) {
 	b := w.box(before.Name)
 	w.happened("gone")
 	w.trace("%s is gone, it was %s", b.name, before.Phase)
+	b.machine.ResetBMC()
 	w.inbox.post(b.name, func() { // who takes it in again installs it anew
 		if !b.node.up {
 			b.node.loseDisk()

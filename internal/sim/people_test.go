@@ -29,7 +29,8 @@ func (w *world) enrol(b *box) {
 	}
 	if _, err := s.repo.CreateMachine(s.ctx, api.MachineIntent{
 		Name: b.name, UID: fmt.Sprintf("%s-%d", b.name, time.Now().UnixNano()), CreatedAt: time.Now(), Inspect: inspect,
-		Spec: api.MachineSpec{MACs: []string{b.mac}, Power: api.PowerControl{Kind: kind, Address: "bmc-" + b.name}},
+		Spec:   api.MachineSpec{MACs: []string{b.mac}, Power: api.PowerControl{Kind: kind, Address: "bmc-" + b.name, User: "site"}},
+		Sealed: []byte("the first password"),
 	}); err != nil && s.ctx.Err() == nil {
 		w.trace("%s can't be enrolled: %v", b.name, err)
 	}

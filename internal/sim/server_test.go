@@ -151,6 +151,7 @@ func (s *server) lead(log *slog.Logger) {
 				return provisioner.New(provisioner.Options{Open: w.bmcs.Open, Gate: gate, Now: s.wall})
 			},
 			SetTable: s.setTable, Heard: s.heard, Network: network, Deadlines: lifecycle.DefaultMachineDeadlines(),
+			Seal: unsealed, Unseal: unsealed, RotatePasswords: true,
 		},
 	}
 	s.parts.Go(func() {

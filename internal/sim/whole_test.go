@@ -213,6 +213,9 @@ func (b *box) moveIn(purpose api.BootPurpose, generation int64) {
 	was := b.tenant
 	b.tenant = member
 	b.mu.Unlock()
+	if member != "" && was != member {
+		b.meddle(member)
+	}
 	if was != "" && was != member {
 		b.w.fail("whole", "%s boots for %q, and has what %s left on its disks", b.name, member, was)
 	}
@@ -224,6 +227,7 @@ func (b *box) wipe() {
 	tenant := b.tenant
 	b.tenant, b.left = "", 0
 	b.mu.Unlock()
+	b.machine.RemoveAccount(intruder)
 	if tenant == "" {
 		return
 	}
@@ -244,6 +248,7 @@ func (w *world) checkTenant(b *box, before, after api.MachineRecord) {
 	case was != nil && is != nil && was.Assignment != is.Assignment:
 		w.fail("whole", "%s goes from %s to %s, and was not cleaned between", b.name, was.Assignment, is.Assignment)
 	case was != nil && is == nil:
+		w.checkBMC(b, was.Assignment)
 		w.happened("machine clean after its member")
 		if left == was.Assignment {
 			w.fail("whole", "%s is called clean after %s, which is still on its disks", b.name, left)

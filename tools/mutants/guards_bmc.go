@@ -6,7 +6,7 @@ var bmcGuards = []Mutant{
 		Guard:   "a machine boots for a member once its BMC is closed",
 		File:    "internal/lifecycle/machinetenant.go",
 		Find:    "\tif !locked {\n",
-		Replace: "\tif false {\n",
+		Replace: "\tif locked && !locked {\n",
 		Test:    "./internal/decision TestAMachineBootsForAMemberOnceItsBMCIsClosed",
 	},
 	{
@@ -27,7 +27,7 @@ var bmcGuards = []Mutant{
 		Guard:   "a machine is nobody's only once its BMC was renewed",
 		File:    "internal/lifecycle/machineclean.go",
 		Find:    "\tif !renewed {\n",
-		Replace: "\tif false {\n",
+		Replace: "\tif renewed && !renewed {\n",
 		Test:    "./internal/decision TestAMachineIsFreeOnceItsBMCWasRenewed",
 	},
 	{

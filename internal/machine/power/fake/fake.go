@@ -343,13 +343,13 @@ func (s *machineSwitch) login() error {
 // login checks the password and counts wrong ones, as BMCs do that lock users out.
 func (m *Machine) login(c power.Credentials) error {
 	b := &m.behaviour
-	if b.Password == "" {
+	if m.password() == "" {
 		return nil
 	}
 	if b.LockAfter > 0 && m.wrong >= b.LockAfter {
 		return power.ErrCredentials
 	}
-	if c.Password != b.Password || b.User != "" && c.User != b.User {
+	if c.Password != m.password() || b.User != "" && c.User != b.User {
 		m.wrong++
 		return power.ErrCredentials
 	}

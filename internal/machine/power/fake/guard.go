@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,6 +17,7 @@ var _ bmcguard.Guard = (*machineSwitch)(nil)
 type bmc struct {
 	closed   bool
 	accounts []api.BMCAccount
+	password string // that was set; empty: it is Behaviour.Password
 }
 
 // HostClosed reports whether the host interface is closed: root of the machine does not reach its BMC.
@@ -46,7 +48,24 @@ func (m *Machine) AddAccount(a api.BMCAccount) bool {
 func (m *Machine) Password() string {
 	m.site.mu.Lock()
 	defer m.site.mu.Unlock()
-	return m.behaviour.Password
+	return m.password()
+}
+
+// password is what the BMC takes, under the site's lock.
+func (m *Machine) password() string { return cmp.Or(m.bmc.password, m.behaviour.Password) }
+
+// RemoveAccount removes users of a name, as an operator does.
+func (m *Machine) RemoveAccount(name string) {
+	m.site.mu.Lock()
+	defer m.site.mu.Unlock()
+	m.bmc.accounts = slices.DeleteFunc(m.bmc.accounts, func(a api.BMCAccount) bool { return a.Name == name })
+}
+
+// ResetBMC makes the BMC what it was when the machine was new.
+func (m *Machine) ResetBMC() {
+	m.site.mu.Lock()
+	defer m.site.mu.Unlock()
+	m.bmc = bmc{}
 }
 
 // CloseHost closes it, unless the machine is scripted to keep it open (Behaviour.HostFixed).
@@ -89,7 +108,7 @@ func (s *machineSwitch) Restore(ctx context.Context, baseline *api.BMCBaseline) 
 
 // SetPassword changes the password that the BMC takes, and logs in with it.
 func (s *machineSwitch) SetPassword(ctx context.Context, password string) error {
-	err := s.session(ctx, "set password", s.order(func(b *Behaviour) func() { b.Password = password; return nil }))
+	err := s.session(ctx, "set password", s.order(func(*Behaviour) func() { s.m.bmc.password = password; return nil }))
 	if err != nil {
 		return err
 	}
