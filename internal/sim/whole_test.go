@@ -392,7 +392,7 @@ func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
 	}
 	for _, what := range []string{
 		"machine booted for a member", "machine clean after its member", "machine that waited for people", "cleaned", "whole", "pause of whole machines",
-		"boot after a pause", "boot of another machine after a pause",
+		"boot after a pause", "boot of another machine after a pause", "BMC closed to a member", "BMC changed by a member",
 	} {
 		t.Logf("%8d %s", total.Happened[what], what)
 		least := int64(10)

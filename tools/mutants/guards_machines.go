@@ -26,8 +26,8 @@ var machineGuards = []Mutant{
 	{
 		Guard:   "a password that changed is opened again",
 		File:    "internal/controller/remembered.go",
-		Find:    `if bytes.Equal(entry.sealed, m.Intent.Sealed) {`,
-		Replace: `if bytes.Equal(entry.sealed, m.Intent.Sealed) || entry.sealed != nil {`,
+		Find:    `if bytes.Equal(known.sealed, sealed) {`,
+		Replace: `if bytes.Equal(known.sealed, sealed) || known.sealed != nil {`,
 		Test:    "./internal/controller TestAPassWorksOutOnlyTheMachinesThatChanged",
 	},
 	{
@@ -194,8 +194,8 @@ var machineGuards = []Mutant{
 	{
 		Guard:   "how to reach a power switch is for administrators",
 		File:    "internal/apiserver/machinejoin.go",
-		Find:    "if !admin {",
-		Replace: "if false {",
+		Find:    "if !admin {\n\t\t// How warm",
+		Replace: "if false {\n\t\t// How warm",
 		Test:    "./internal/apiserver TestNodesShowTheirMachinesAndReadersNotHowToReachTheirSwitches",
 	},
 	{

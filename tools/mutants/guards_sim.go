@@ -230,7 +230,7 @@ var simGuards = []Mutant{
 	},
 	{
 		Guard:   "simulated: a cleaning that failed does not make a machine nobody's",
-		File:    "internal/decision/machine.go",
+		File:    "internal/decision/machineclean.go",
 		Find:    "if r.Tenant != nil && r.Tenant.Generation < clean.Generation {\n\t\t\t\tr.Tenant = nil\n\t\t\t}\n\t\t}",
 		Replace: "}\n\t\tr.Tenant = nil",
 		Test:    simulatedMachines,

@@ -262,12 +262,10 @@ func undo(ctx context.Context, c *rmcpplus.Session, d bmcguard.Difference, chann
 	switch {
 	case d.Setting != "":
 		return undoAccess(ctx, c, d, channels)
-	case d.Is == nil || d.Was != nil && d.Was.Enabled:
+	case d.Is == nil:
 		return false, nil
-	case d.Was != nil && len(d.Was.Rights) > 0: // a user that is disabled and keeps its rights
-		if d.Was.Name != d.Is.Name || !maps.Equal(d.Was.Rights, d.Is.Rights) {
-			return false, nil
-		}
+	case d.Was != nil && (d.Was.Enabled || len(d.Was.Rights) > 0 && (d.Was.Name != d.Is.Name || !maps.Equal(d.Was.Rights, d.Is.Rights))):
+		return false, nil // a user that was disabled and kept its rights is only disabled again
 	}
 	number, err := strconv.ParseUint(d.Account, 10, 6)
 	if err != nil {
