@@ -124,7 +124,7 @@ func guardOf(r *api.MachineRecord) provisioner.Guard {
 	if r.BMC == nil {
 		return provisioner.Guard{}
 	}
-	out := provisioner.Guard{Number: r.BMC.Duties, Baseline: r.BMC.Baseline, Watch: lifecycle.WatchesBMC(r)}
+	out := provisioner.Guard{Number: r.BMC.Duties, Baseline: r.BMC.Baseline, Watch: lifecycle.WatchesBMC(r), Closed: r.BMC.Host == api.HostClosed}
 	if r.BMC.Duty != nil {
 		out.Duty = r.BMC.Duty.Kind
 	}

@@ -101,6 +101,10 @@ func TestATenantDoesNotKeepTheBMCOfItsMachine(t *testing.T) {
 		if out, err := s.byNetwork(m, m.User, m.Password, "chassis", "power", "status"); err == nil {
 			t.Errorf("the BMC of %s still takes the former password: %s", name, out)
 		}
+		login := read[api.BMCLogin](s, "node", "bmc-password", name)
+		if out, err := s.byNetwork(m, login.User, login.Password, "chassis", "power", "status"); err != nil || !strings.Contains(out, "off") {
+			t.Errorf("the password that is printed for %s: %v: %s", name, err, out)
+		}
 	}
 	if out, err := s.byNetwork(s.machine("b2"), evil, password, "chassis", "power", "status"); err == nil {
 		t.Errorf("the tenant's user still gets in: %s", out)

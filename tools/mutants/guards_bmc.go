@@ -80,6 +80,13 @@ var bmcGuards = []Mutant{
 		Test:    "./internal/machine/provisioner TestWhatATenantChangedIsFoundAndSetRight",
 	},
 	{
+		Guard:   "a host interface that opens again is closed or found",
+		File:    "internal/machine/provisioner/guard.go",
+		Find:    "\t\tif g.Closed {\n\t\t\tstate",
+		Replace: "\t\tif false {\n\t\t\tstate",
+		Test:    "./internal/machine/provisioner TestAHostInterfaceThatOpensAgainIsClosedOrFound",
+	},
+	{
 		Guard:   "while a password is changed either is tried",
 		File:    "internal/machine/power/passwords.go",
 		Find:    "case p.next == \"\":",

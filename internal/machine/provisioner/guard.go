@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -18,7 +19,8 @@ type Guard struct {
 	Number int64
 	// Baseline is who may get in; nil: nobody knows. It must not be changed.
 	Baseline *api.BMCBaseline
-	// Watch: what differs from Baseline, and whether the host interface is still closed (Closed), is looked at again and again.
+	// Watch: what differs from Baseline is looked at again and again. Closed: the host interface was closed, so that is done less often, and it is closed
+	// again if it is not, as after a reset of the BMC.
 	Watch, Closed bool
 }
 
@@ -45,8 +47,19 @@ type Guarded struct {
 	WatchedAt time.Time
 }
 
-// watchEvery is the pause between two looks at a BMC that a tenant may reach.
-const watchEvery = time.Minute
+// Pauses between two looks at a BMC that a tenant may reach, and at one whose host interface is closed.
+const (
+	watchEvery  = time.Minute
+	closedEvery = 10 * time.Minute
+)
+
+// pause is the one between two looks.
+func (g Guard) pause() time.Duration {
+	if g.Closed {
+		return closedEvery
+	}
+	return watchEvery
+}
 
 // guardDeadline is for one try at a duty: a look at the users of a BMC takes some hundred requests, and a duty three of them.
 const guardDeadline = 3 * power.PollDeadline
@@ -86,7 +99,7 @@ func (w *worker) guardWait(delay time.Duration) time.Duration {
 func (w *worker) actGuard(ctx context.Context) time.Duration {
 	guard, able := w.power.(bmcguard.Guard)
 	if !w.hasDuty() {
-		w.guardAt = w.p.o.Now().Add(watchEvery)
+		w.guardAt = w.p.o.Now().Add(w.current.machine.Guard.pause())
 		if able {
 			w.watch(ctx, guard)
 		}
@@ -102,7 +115,7 @@ func (w *worker) actGuard(ctx context.Context) time.Duration {
 	err := w.p.o.Gate.Order(ctx, w.key(), w.progress.fence, guardDeadline, func(ctx context.Context) error { return w.duty(ctx, guard, &done) })
 	switch {
 	case err == nil:
-		w.guarded, w.guardAt = done, w.p.o.Now().Add(watchEvery)
+		w.guarded, w.guardAt = done, w.p.o.Now().Add(watchEvery) // the first look comes soon in any case
 		return 0
 	case ctx.Err() != nil, errors.Is(err, power.ErrStale):
 		return 0
@@ -179,11 +192,23 @@ func (w *worker) watch(ctx context.Context, guard bmcguard.Guard) {
 		if !bmcguard.Same(g.Baseline, w.current.machine.Target.Control) {
 			return nil
 		}
-		is, err := guard.Look(ctx)
-		if err == nil {
-			drift = bmcguard.Text(bmcguard.Differences(g.Baseline, is))
+		if g.Closed {
+			state, reason, err := guard.CloseHost(ctx)
+			if err != nil {
+				return err
+			}
+			if state != api.HostClosed {
+				drift = "the host interface is open again: " + reason
+			}
 		}
-		return err
+		is, err := guard.Look(ctx)
+		if err != nil {
+			return err
+		}
+		if text := bmcguard.Text(bmcguard.Differences(g.Baseline, is)); text != "" {
+			drift = strings.Join(append(compact(drift), text), "; ")
+		}
+		return nil
 	})
 	switch {
 	case err == nil:
@@ -194,4 +219,12 @@ func (w *worker) watch(ctx context.Context, guard bmcguard.Guard) {
 	case errors.Is(err, power.ErrYielded):
 		w.guardAt = w.p.o.Now().Add(watchEvery / 6)
 	}
+}
+
+// compact is a text as a list, empty for none.
+func compact(text string) []string {
+	if text == "" {
+		return nil
+	}
+	return []string{text}
 }

@@ -137,3 +137,27 @@ func TestARestoreThatIsNotFollowedIsNotDone(t *testing.T) {
 		}
 	})
 }
+
+// Such as a BMC that was reset, and whose settings don't outlast that.
+func TestAHostInterfaceThatOpensAgainIsClosedOrFound(t *testing.T) {
+	bmcSite(t, fake.Behaviour{}, func(r *rig, m *fake.Machine) {
+		r.set(1, duty(api.BMCLock, 1, nil, ""))
+		r.after(time.Second)
+		watched := duty("", 1, r.observed("m1").Guarded.Baseline, "")
+		watched.Guard.Watch, watched.Guard.Closed = true, true
+		r.set(1, watched)
+		m.ResetBMC()
+		m.AddAccount(admin)
+		r.after(2 * watchEvery)
+		if g := r.observed("m1").Guarded; g.Drift != "" || !m.HostClosed() {
+			t.Errorf("after a reset: %+v; closed: %v", g, m.HostClosed())
+		}
+		m.SetBehaviour(fake.Behaviour{User: "site", Password: "old", HostFixed: true})
+		m.ResetBMC()
+		m.AddAccount(admin)
+		r.after(2 * closedEvery)
+		if g := r.observed("m1").Guarded; !strings.Contains(g.Drift, "open again") {
+			t.Errorf("when it can't be closed any more: %+v", g)
+		}
+	})
+}
