@@ -316,3 +316,22 @@ func TestAMachineAtRestIsReadAsOffBeforeItIsForgotten(t *testing.T) {
 		}
 	}
 }
+
+// A leader that has just taken over has not read the power of any machine: the time that the one before had is no reason to give a machine up.
+func TestANewLeaderThatHasNotReadThePowerDoesNotGiveAMachineUp(t *testing.T) {
+	m := newMachine(t)
+	m.request(api.PowerActionOn, "debian-mpi", false)
+	m.bootUp()
+	m.request(api.PowerActionOff, "", true)
+	m.in.Agent.Connected = false
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(m.in.Deadlines.Stop - time.Second)
+	m.in.LeaderSince, m.in.Power = m.in.Now, lifecycle.PowerSeen{}
+	m.after(2 * time.Second)
+	m.settle()
+	m.want(api.MachineStopping)
+	m.after(m.in.Deadlines.Stop)
+	m.settle()
+	m.want(api.MachineFailed)
+}

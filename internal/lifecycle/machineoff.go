@@ -123,7 +123,7 @@ func (in MachineInput) stopping() []MachineOperation {
 		return in.wentOff(how)
 	case in.vouchedFor():
 		return in.forget(false)
-	case !in.Now.Before(r.Stop.Deadline):
+	case !in.Now.Before(in.offBy()):
 		message := "still not off, or its power is unreadable"
 		if in.Power.Problem != "" {
 			message += ": " + in.Power.Problem
@@ -136,6 +136,15 @@ func (in MachineInput) stopping() []MachineOperation {
 		return append([]MachineOperation{NoteUnheard{}}, in.fail(message)...)
 	}
 	return in.waitForOff()
+}
+
+// offBy is when a machine that stops must be off. A leader that has not looked at its power yet can't tell: it has as long as the order had.
+func (in MachineInput) offBy() time.Time {
+	by := in.Record.Stop.Deadline
+	if own := in.LeaderSince.Add(in.Deadlines.Stop); !in.Power.Known && own.After(by) {
+		return own
+	}
+	return by
 }
 
 // foundAgain stops a machine that could not be stopped because it was cut off, now that it is heard of: its cable was out, and nothing but its own agent can
@@ -163,7 +172,7 @@ func (in MachineInput) waitForOff() []MachineOperation {
 	if message != "" && message != r.Message {
 		ops = append(ops, SetMachinePhase{To: r.Phase, Message: message})
 	}
-	ops = append(ops, WakeAt{Time: r.Stop.Deadline})
+	ops = append(ops, WakeAt{Time: in.offBy()})
 	// Readings that tell nothing new wake nobody: where there are some, it is looked at again and again from the cut on.
 	if in.Now.Before(r.Stop.CutAt) || !in.Power.Known || in.Power.Observes {
 		ops = append(ops, WakeAt{Time: r.Stop.CutAt})

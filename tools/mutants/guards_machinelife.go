@@ -257,7 +257,7 @@ var machineLifeGuards = []Mutant{
 	{
 		Guard:   "a machine that doesn't go off is given up in time",
 		File:    "internal/lifecycle/machineoff.go",
-		Find:    `case !in.Now.Before(r.Stop.Deadline):`,
+		Find:    `case !in.Now.Before(in.offBy()):`,
 		Replace: `case false:`,
 		Test:    "./internal/decision TestUnknownIsNotOff",
 	},

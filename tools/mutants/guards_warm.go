@@ -3,6 +3,13 @@ package main
 // warmGuards: machines that nobody has wait in their boot agents, or go off, and who gets which is no accident.
 var warmGuards = []Mutant{
 	{
+		Guard:   "a leader that has not read a machine's power does not give it up for not being off",
+		File:    "internal/lifecycle/machineoff.go",
+		Find:    "!in.Power.Known && own.After(by) {",
+		Replace: "false && own.After(by) {",
+		Test:    "./internal/decision TestANewLeaderThatHasNotReadThePowerDoesNotGiveAMachineUp",
+	},
+	{
 		Guard:   "who asks for machines that come free by themselves waits, and is not refused",
 		File:    "internal/admission/planner.go",
 		Find:    "c == noRoom && p.comesFree(a)",
