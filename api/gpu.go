@@ -3,8 +3,14 @@ package api
 // ClassGPU is the class of GPUs among devices.
 const ClassGPU = "gpu"
 
-// WayWhole is how a GPU is handed out that one member has alone.
-const WayWhole = "whole"
+// The ways to hand out GPUs.
+const (
+	// WayWhole is how a GPU is handed out that one member has alone.
+	WayWhole = "whole"
+	// WayRemote is how a part of a GPU's memory is handed out, by a server beside the GPU. Programs of the member call that server by CUDA's or OpenCL's own
+	// functions, from any node. Its mode excludes WayWhole.
+	WayRemote = "remote"
+)
 
 // The counters of GPUs.
 const (
@@ -12,14 +18,40 @@ const (
 	CounterGPUs = "gpus"
 	// CounterSlices counts the parts into which a GPU can be divided (NVIDIA's MIG). A whole GPU takes all of its own. A GPU that can't be divided has none.
 	CounterSlices = "slices"
+	// CounterRemoteMiB counts the memory of GPUs that are handed out by servers, in MiB.
+	CounterRemoteMiB = "remote-mib"
 )
 
-// GPURequest asks for whole GPUs of a member's own node: their number, as in "2", or that and their kind, as in "1:H200" or "1:80GiB": words of the model's
-// name, or the least memory of each.
+// PortGPUServer is the TCP port of servers of remote GPUs.
+const PortGPUServer = 7070
+
+// Times is how many times what its way takes a part of a request takes: the MiB of memory of a remote GPU, and 1 of all others.
+func (r *DeviceRequest) Times() int64 {
+	if r.Class != ClassGPU || r.Way != WayRemote {
+		return 1
+	}
+	return max(1, (int64(r.Memory)+1<<20-1)>>20)
+}
+
+// Times is how many times what its way takes a claim takes, as for a request.
+func (c *DeviceClaim) Times() int64 {
+	if c.Class != ClassGPU || c.Way != WayRemote {
+		return 1
+	}
+	return max(1, c.Takes[CounterRemoteMiB])
+}
+
+// ServesGPU reports whether an assignment is a server of remote GPUs, for the member that it is a part of.
+func (a *Assignment) ServesGPU() bool {
+	return a.IsPart() && !a.IsSuccessor() && len(a.Devices) > 0 && a.Devices[0].Class == ClassGPU && a.Devices[0].Way == WayRemote
+}
+
+// GPURequest asks for GPUs of each member. Whole ones of its own node are asked for by their number, as in "2", or that and their kind, as in "1:H200" or
+// "1:80GiB": words of the model's name, or the least memory of each. "1:remote:8GiB" asks for 8 GiB of the memory of a GPU of any node.
 type GPURequest string
 
 // GPUPattern is the form of a GPURequest, also for JSON Schema.
-const GPUPattern = `^[0-9]{1,2}(:[A-Za-z0-9][A-Za-z0-9 ._+-]{0,62})?$`
+const GPUPattern = `^[0-9]{1,2}(:[A-Za-z0-9][A-Za-z0-9 ._+-]{0,62}){0,3}$`
 
 // NodeGPU is a GPU of a node as its agent last saw it.
 type NodeGPU struct {
@@ -44,6 +76,8 @@ type NodeGPU struct {
 	NVLinkPeers []string `json:"nvlink_peers,omitempty"`
 	// CDI is the file that says what a container needs to use it; empty where Nearmetal makes that itself.
 	CDI string `json:"cdi,omitempty"`
+	// Remote: servers hand out its memory to members of any node, while no member has it whole.
+	Remote bool `json:"remote,omitempty"`
 	// Problems are why it is not offered to members, one a line.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -50,7 +50,7 @@ func (a *Agent) converge(ctx context.Context) {
 func (a *Agent) newestGenerations() map[string]int64 {
 	newest := map[string]int64{}
 	for id, m := range a.members {
-		if m.want != nil && !m.want.Assignment.IsSuccessor() { // until it takes over, the older one is the member
+		if m.want != nil && !m.want.Assignment.IsPart() { // a successor is one until it takes over
 			newest[lineage(id)] = max(newest[lineage(id)], m.want.Assignment.Generation)
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"time"
@@ -16,12 +18,30 @@ import (
 
 // openGPUs opens the node's GPUs, unless its operator keeps them; nil: members get none.
 func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) container.GPUs {
-	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 {
+	remote := gpu.Remote{Programs: gpuPrograms(opts.GPUPrograms), GPUs: opts.RemoteGPUs.All, OpenCLBytes: int64(opts.RemoteGPUs.OpenCL)}
+	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" {
 		return nil
 	}
-	gpus := gpu.New(gpu.Config{Part: opts.GPUs, CDIDirs: opts.CDIDirs, Log: log})
+	gpus := gpu.New(gpu.Config{Part: opts.GPUs, CDIDirs: opts.CDIDirs, Remote: remote, Log: log})
 	cfg.GPUs = gpus.Read
 	return gpus
+}
+
+// gpuPrograms is the folder with the programs of remote GPUs: the operator's, that beside this program, or the system's. Empty: there is none.
+func gpuPrograms(option string) string {
+	if option != "" {
+		return option
+	}
+	folders := []string{"/usr/lib/nearmetal/gpuremote"}
+	if program, err := os.Executable(); err == nil {
+		folders = slices.Insert(folders, 0, filepath.Join(filepath.Dir(program), "gpuremote"))
+	}
+	for _, folder := range folders {
+		if _, err := os.Stat(filepath.Join(folder, gpu.ServerProgram)); err == nil {
+			return folder
+		}
+	}
+	return ""
 }
 
 // errGPUsChanged ends a stream whose greeting is no longer true.

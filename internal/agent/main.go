@@ -98,10 +98,14 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	}
 	defer endPeers()
 	gpus := openGPUs(&cfg, opts, log)
+	serverCPUs, serverMemory, err := placesOfServers(opts, node)
+	if err != nil {
+		return err
+	}
 	catalog := environment.Catalog{environment.NewLocal()}
 	containers, err := openContainers(ctx, container.Config{
 		StateDir: dir, Node: opts.Name, Attacher: networks, Environments: catalog, Images: images, MemberBinary: members.Binary,
-		RankLibrary: members.RankLibrary, GPUs: gpus, Logger: log,
+		RankLibrary: members.RankLibrary, GPUs: gpus, ServerCPUs: serverCPUs, ServerMemory: serverMemory, Logger: log,
 	}, &node)
 	if err != nil {
 		return err
@@ -243,6 +247,20 @@ func spareCPUs(opts config.Agent, node api.NodeRecord) ([]int, error) {
 	}
 	offered := cpusOf(node)
 	return slices.DeleteFunc(slices.Clone(own), func(cpu int) bool { return slices.Contains(offered, cpu) }), nil
+}
+
+// placesOfServers are the CPUs and memory nodes of servers of remote GPUs: what no member has, where there is such, and else what all have.
+func placesOfServers(opts config.Agent, node api.NodeRecord) (cpus, memory []int, err error) {
+	if cpus, err = spareCPUs(opts, node); err != nil {
+		return nil, nil, err
+	}
+	if len(cpus) == 0 {
+		cpus = cpusOf(node)
+	}
+	for _, n := range node.Capacity.NUMANodes {
+		memory = append(memory, n.ID)
+	}
+	return cpus, memory, nil
 }
 
 // cpusOf are the physical CPUs that a node offers.

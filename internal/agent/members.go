@@ -193,6 +193,11 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			a.placeVolumes(w)
 			m.mountsChanged(&w.Assignment)
 			w.ControlDir = a.controlDir(id)
+			if s := w.GPUServer; s != nil && s.Node == a.cfg.Node.Name {
+				here := *s
+				here.ControlDir = a.controlDir(s.ID)
+				w.GPUServer = &here
+			}
 			m.wanted = w.FilesDigest
 			if m.wanted == "" {
 				m.wanted = agentstream.FilesDigest(w.Files)

@@ -25,7 +25,14 @@ func (machinePart) Type() string { return "part" }
 
 func gpuFlags(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().Var(machinePart{&opts.GPUs}, "gpus", "GPUs of this machine to give to members: all, none, or a part such as 2/3, the second of three equal parts")
+	remoteGPUFlags(cmd, &opts.RemoteGPUs, &opts.GPUPrograms)
 	cdiFlag(cmd, &opts.CDIDirs)
+}
+
+// remoteGPUFlags are for what servers hand out, and where their programs are.
+func remoteGPUFlags(cmd *cobra.Command, what *config.RemoteGPUs, programs *string) {
+	cmd.Flags().Var(what, "remote-gpus", "GPUs whose memory servers hand out to members of any node: none, all that no member has whole, or opencl:SIZE of the host's own OpenCL device, its processor")
+	cmd.Flags().StringVar(programs, "gpu-programs", "", "folder with the server and the front ends of remote GPUs (default: gpuremote beside this program, else /usr/lib/nearmetal/gpuremote)")
 }
 
 // cdiFlag is for development: other folders than the system's make devices that no other program of the machine sees.
@@ -77,10 +84,13 @@ func groupGPUs(g api.Group) string {
 		if r.Model != "" {
 			text += " " + r.Model
 		}
+		if r.Way == api.WayRemote {
+			text += " remote"
+		}
 		if r.Memory > 0 {
 			text += " of " + r.Memory.String()
 		}
-		if r.Remote || r.Way != api.WayWhole {
+		if r.Way != api.WayWhole && r.Way != api.WayRemote {
 			text += " (" + r.Way + ")"
 		}
 		parts = append(parts, text)

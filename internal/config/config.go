@@ -56,6 +56,10 @@ type Dev struct {
 	BuildSources string
 	// CDIDirs is --cdi-dir of each agent; empty: its default.
 	CDIDirs []string
+	// GPUPrograms is --gpu-programs of each agent, RemoteGPUs is --remote-gpus of the first RemoteGPUNodes of them; 0: of one.
+	GPUPrograms    string
+	RemoteGPUs     RemoteGPUs
+	RemoteGPUNodes int
 	// VolumePool is --volume-pool-size of each agent; empty: its default.
 	VolumePool string
 	// NetworkPool is what clusters' networks get their addresses from, an IPv4 prefix; empty: the default.
@@ -207,6 +211,10 @@ type Agent struct {
 	// GPUs is the part of the machine's GPUs that the node gives to members. CDIDirs are the folders with CDI files; empty: those of the system.
 	GPUs    inventory.Part
 	CDIDirs []string
+	// GPUPrograms is the folder with the programs of remote GPUs; empty: gpuremote beside this program, and else /usr/lib/nearmetal/gpuremote, where one is there.
+	GPUPrograms string
+	// RemoteGPUs are handed out by servers to members of any node: none, all, or opencl:SIZE.
+	RemoteGPUs RemoteGPUs
 	// Underlay is the node's IP address or interface name on the data network; empty lets the agent choose.
 	Underlay string
 	// TrunkInterface is the link that carries VLANs; empty: the node has no members of networks on VLANs.

@@ -64,6 +64,8 @@ type Cluster struct {
 	// Members are all held assignments, those being released left out; their order does not matter.
 	Members []api.Assignment
 	User    driver.User
+	// GPUServers are the servers of members' remote GPUs, parts of those members.
+	GPUServers []api.Assignment
 	// Slurm is nil where no member's environment carries it.
 	Slurm *Slurm
 	// UserData is what groups give cloud-init in their members, by group.
@@ -124,14 +126,18 @@ func (r *Renderer) Shared() []driver.File { return r.shared }
 // Own returns the files of one of the cluster's members that no other has, sorted by path: those with its name and its keys. While OwnBasis
 // stays the same, so do they.
 func (r *Renderer) Own(m api.Assignment) ([]driver.File, error) {
-	own, err := r.renderOwn(m)
+	render := r.renderOwn
+	if m.ServesGPU() {
+		render = r.renderGPUServer
+	}
+	own, err := render(m)
 	return byPath(own), err
 }
 
 // OwnBasis names all of a cluster that the files of one member follow from. Other members come and go without changing it.
 func (r *Renderer) OwnBasis() string {
 	user := r.cluster.User
-	return fmt.Sprintf("%q %q %d %d %q %d %v", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv(), r.period.From.Unix(), r.cluster.Nameservers)
+	return fmt.Sprintf("%q %q %d %d %q %d %v %v", r.cluster.Name, user.Name, user.UID, user.GID, r.profileEnv(), r.period.From.Unix(), r.cluster.Nameservers, r.gpuServers())
 }
 
 // GoodUntil returns when the files are to be rendered again though nothing but time has changed.

@@ -85,6 +85,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		{Path: workloadCertPath + ".key", Content: workload.Key, Mode: 0o600, OwnedByUser: true},
 		public(workloadCertPath+".crt", string(workload.Certificate)),
 	}
+	files = append(files, r.gpuFiles(&m)...)
 	if r.resolves(m) {
 		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
 	}

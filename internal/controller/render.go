@@ -307,12 +307,14 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		own := r.own[a.ID]
 		m := agentstream.Member{
 			Member:      driver.Member{Assignment: a.Sized(a.Wants()), Networks: networksOf(view, &a), Files: own.files, User: JobUser},
-			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Paused: lifecycle.Frozen(c.Record.Phase) && !a.ByProvisioner(), Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
+			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone || a.ServesGPU(), Paused: lifecycle.Frozen(c.Record.Phase) && !a.ByProvisioner(),
+			Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
 		if a.IsMember() {
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
 			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
 		}
+		m.GPUServer = gpuServerOf(w.held, &a)
 		m.Verify = lifecycle.VerificationOf(&c.Intent, c.Record, &a)
 		journeys.tell(c, &m)
 		add(m)
@@ -331,7 +333,8 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 
 // renderFiles renders the files that all members share, and into next those of each, as far as before does not have them.
 func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []api.Assignment, before rendered, next *rendered) error {
-	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() || a.IsSnapshot() }) // neither has files
+	servers := slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return !a.ServesGPU() })
+	held = slices.DeleteFunc(slices.Clone(held), func(a api.Assignment) bool { return a.IsPart() || a.IsSnapshot() }) // no other part has files, nor has a snapshot
 	for i := range held {
 		if held[i].Saved { // what others know of it stays as it was, and will be again
 			held[i].Slots = make([]int, coresOf(c.Intent.Spec, held[i].Group))
@@ -349,13 +352,13 @@ func (d *desiredStates) renderFiles(view *state.View, c *state.Cluster, held []a
 			return err
 		}
 	}
-	renderer, err := d.renderer(view, c, held, next.authorities)
+	renderer, err := d.renderer(view, c, held, servers, next.authorities)
 	if err != nil {
 		return err
 	}
 	next.goodUntil, next.basis, next.own = renderer.GoodUntil(), renderer.OwnBasis(), make(map[string]ownFiles, len(held))
 	var anew []api.Assignment
-	for _, a := range held {
+	for _, a := range slices.Concat(held, servers) {
 		own, known := before.own[a.ID]
 		if !known || before.basis != next.basis {
 			anew = append(anew, a)
@@ -467,7 +470,7 @@ func (d *desiredStates) authorities(c *api.ClusterIntent) (*authorities, error) 
 	return &authorities{ssh, certificates, mungeKey}, err
 }
 
-func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.Assignment, by *authorities) (*contextualization.Renderer, error) {
+func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held, servers []api.Assignment, by *authorities) (*contextualization.Renderer, error) {
 	own := view.Network(c.UID())
 	if own == nil {
 		return nil, fmt.Errorf("its network %s is not stored", c.UID())
@@ -475,6 +478,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held []api.
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: by.ssh, Certificates: by.certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c), Records: recordsOf(view, c),
-		Slurm: slurmOf(view, c, held, by.mungeKey),
+		Slurm: slurmOf(view, c, held, by.mungeKey), GPUServers: servers,
 	})
 }

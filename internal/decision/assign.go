@@ -53,27 +53,50 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 		}
 		a.From, a.Of, a.EnvironmentDigest, a.Live = m.From, m.From, p.EnvironmentDigest, m.Live
 	}
-	return append(assignments, addDevices(assignments, named)...), nil
+	assignments = append(assignments, addDevices(assignments, named)...)
+	if len(d.Networks) > 0 {
+		if err := placement.ServeGPUs(&d.Networks[0], d.Held, assignments); err != nil {
+			return nil, fmt.Errorf("cluster %q: %w", d.Cluster, err)
+		}
+	}
+	return assignments, nil
 }
 
-// addDevices gives members the devices of their own nodes, and returns a part for each other node on which they have some.
+// addDevices gives members the devices of their own nodes, and returns a part for each other node on which they have some. Remote GPUs are parts on any node.
 func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assignment {
 	var parts []api.Assignment
 	for i := range members {
 		m, n := &members[i], 0
 		for _, on := range placed[i].Devices {
-			if on.Node == m.Node {
-				m.Devices = on.Claims
+			served, own := split(on.Claims)
+			if on.Node == m.Node && len(own) > 0 {
+				m.Devices, own = own, nil
 				m.RAMBoot = 0 // what is left in a device outlives the machine's memory
-				continue
 			}
-			parts = append(parts, api.Assignment{
-				ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,
-				Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
-				Devices: on.Claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
-			})
-			n++
+			for _, claims := range [][]api.DeviceClaim{own, served} {
+				if len(claims) == 0 {
+					continue
+				}
+				parts = append(parts, api.Assignment{
+					ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,
+					Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
+					Devices: claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
+				})
+				n++
+			}
 		}
 	}
 	return parts
+}
+
+// split returns the claims of remote GPUs, and all others.
+func split(claims []api.DeviceClaim) (served, own []api.DeviceClaim) {
+	for _, c := range claims {
+		if c.Class == api.ClassGPU && c.Way == api.WayRemote {
+			served = append(served, c)
+		} else {
+			own = append(own, c)
+		}
+	}
+	return served, own
 }

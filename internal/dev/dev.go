@@ -47,6 +47,9 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	if err != nil {
 		return err
 	}
+	for i := range shares {
+		shares[i].remoteGPUs = i < max(opts.RemoteGPUNodes, 1)
+	}
 	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
 		return err
 	}
@@ -156,6 +159,8 @@ type share struct {
 	memoryBytes int64
 	diskBytes   int64
 	hugePages   inventory.Part
+	// remoteGPUs: the node's servers hand out GPUs.
+	remoteGPUs bool
 }
 
 // divide gives each node cores of its own as far as the machine has them, else all nodes the same ones.
@@ -243,6 +248,12 @@ func (p agentProcess) run(ctx context.Context) error {
 		"--memory", fmt.Sprint(p.share.memoryBytes), "--huge-pages", p.share.hugePages.String(), "--underlay", p.space.Address.String(),
 	}
 	args = append(args, "--gpus", p.share.hugePages.String()) // GPUs are divided as huge pages are
+	if p.share.remoteGPUs {
+		args = append(args, "--remote-gpus", p.opts.RemoteGPUs.String())
+	}
+	if p.opts.GPUPrograms != "" {
+		args = append(args, "--gpu-programs", p.opts.GPUPrograms)
+	}
 	for _, dir := range p.opts.CDIDirs {
 		args = append(args, "--cdi-dir", dir)
 	}

@@ -45,11 +45,23 @@ type Member struct {
 	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
 	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`
+	// GPUServer is the server of the member's remote GPUs; nil: it has none. The member's programs call it by front ends, which its driver gives it.
+	GPUServer *GPUServer `json:"gpu_server,omitempty"`
 	// Boot names the boot of the member that was requested last; empty: the first boot. A driver stores it in its record of a running
 	// member.
 	Boot string `json:"boot,omitempty"`
 	// User is the unprivileged user of the member. This user owns the shared home and runs the jobs.
 	User User `json:"user"`
+}
+
+// GPUServer is a server of remote GPUs, as its member's driver knows it.
+type GPUServer struct {
+	// ControlDir is the server's control directory, where the server is on the member's host; empty: it is on another.
+	ControlDir string `json:"control_dir,omitempty"`
+	// ID is the assignment of the server.
+	ID string `json:"id"`
+	// Node is where it runs.
+	Node string `json:"node"`
 }
 
 // Mount is a host directory that a member has at a path of its own. What is in it has the host's IDs that the cluster's user namespaces have.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -26,6 +27,8 @@ type Config struct {
 	CDIDirs []string
 	// Part is which of the GPUs are the node's: other nodes of the machine may have the others.
 	Part inventory.Part
+	// Remote is how the node takes part in remote GPUs.
+	Remote Remote
 	// Run runs a program and returns its standard output; nil: as a process of this machine.
 	Run Runner
 	// Every is how old what was read may become; 0: a minute. nvidia-smi takes seconds where no other program has the driver open.
@@ -132,6 +135,7 @@ func (n *Node) look(ctx context.Context) Found {
 		delete(found.sources, g.ID)
 		return true
 	})
+	n.cfg.Remote.addRemote(&found, n.cfg.Root)
 	return found
 }
 
@@ -143,12 +147,19 @@ func (f Found) Devices() []api.Device {
 			continue
 		}
 		d := api.Device{
-			ID: g.ID, Class: api.ClassGPU, NUMANode: g.NUMANode, Model: g.Model, MemoryBytes: g.MemoryBytes, Counters: map[string]int64{api.CounterGPUs: 1},
+			ID: g.ID, Class: api.ClassGPU, NUMANode: g.NUMANode, Model: g.Model, MemoryBytes: g.MemoryBytes, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{},
 		}
-		if n := slicesOf(g); n > 0 {
-			d.Counters[api.CounterSlices] = n
+		if g.ID != OpenCLID {
+			d.Counters[api.CounterGPUs] = 1
+			if n := slicesOf(g); n > 0 {
+				d.Counters[api.CounterSlices] = n
+			}
+			d.Ways[api.WayWhole] = api.DeviceWay{Mode: api.WayWhole, Takes: maps.Clone(d.Counters)}
 		}
-		d.Ways = map[string]api.DeviceWay{api.WayWhole: {Mode: api.WayWhole, Takes: d.Counters}}
+		if mib := remoteMiB(g); mib > 0 {
+			d.Counters[api.CounterRemoteMiB] = mib
+			d.Ways[api.WayRemote] = api.DeviceWay{Mode: api.WayRemote, Takes: map[string]int64{api.CounterRemoteMiB: 1}}
+		}
 		devices = append(devices, d)
 	}
 	return devices

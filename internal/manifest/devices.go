@@ -47,16 +47,33 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 			n.add(at+".memory", r.Memory.String(), "%s is no size of a device's memory", r.Memory)
 		}
 		switch {
+		case r.Class == api.ClassGPU && r.Way == api.WayRemote:
+			n.remoteGPU(at, g, *r)
+		case r.Class == api.ClassGPU && r.Remote:
+			n.add(at+".remote", "true", "GPUs of other nodes are handed out by servers only, way %s with memory", api.WayRemote)
 		case r.Remote:
 		case r.Class != api.ClassGPU:
 			n.add(at+".remote", "false", "must be true: of their own nodes, members get devices of class %s only; others can be requested from any node, nearest first", api.ClassGPU)
 		case r.Way != api.WayWhole:
-			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s; slices (MIG) are not handed out yet", r.Way, api.WayWhole)
+			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s, or parts of the memory of any, way %s; slices (MIG) are not handed out yet", r.Way, api.WayWhole, api.WayRemote)
 		default:
 			n.gpuHolder(at, g)
 		}
 	}
 	return requests
+}
+
+// remoteGPU checks a request for remote GPUs, all of which a member has by one server.
+func (n *normalizer) remoteGPU(at string, g api.Group, r api.DeviceRequest) {
+	switch {
+	case !r.Remote:
+		n.add(at+".remote", "false", "must be true for way %s: the GPU may be of any node", api.WayRemote)
+	case r.Memory < minRemote:
+		n.add(at+".memory", r.Memory.String(), "is how much memory of the GPU each member gets, at least %s", minRemote)
+	case len(slices.DeleteFunc(slices.Clone(g.Devices), func(d api.DeviceRequest) bool { return d.Class != api.ClassGPU })) > 1:
+		n.add(at+".way", r.Way, "conflicts with the group's other GPUs: programs have either those of their own node or those of one server")
+	}
+	n.gpuHolder(at, g)
 }
 
 // adapter checks which adapters the ports of a group's members may be on. Only ports on functions of adapters are on any.

@@ -17,7 +17,7 @@ var (
 )
 
 // possibleGPUs says what of GPUs can be had.
-const possibleGPUs = `write their number, as in "2", or number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory): members get whole GPUs of their own nodes`
+const possibleGPUs = `write their number, as in "2", number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory), or "1:remote:8GiB" for 8 GiB of a GPU of any node`
 
 // gpu moves what a group asks for as GPUs to its devices, before all others.
 func (n *normalizer) gpu(path string, g api.Group) api.Group {
@@ -27,31 +27,40 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 		return g
 	}
 	count, kind, _ := strings.Cut(text, ":")
-	switch word := strings.ToLower(kind); {
-	case word == "remote":
-		n.add(path, text, "GPUs over the network are not handed out yet; %s", possibleGPUs)
-		return g
+	way, rest, _ := strings.Cut(kind, ":")
+	r := api.DeviceRequest{Class: api.ClassGPU, Way: api.WayWhole}
+	switch word := strings.ToLower(way); {
 	case word == "mig" || strings.HasPrefix(word, "mig-") || sliceText.MatchString(word):
 		n.add(path, text, "slices of GPUs (MIG) are not handed out yet; %s", possibleGPUs)
 		return g
 	case !gpuText.MatchString(text):
 		n.add(path, text, "%q is no request for GPUs; %s", api.Shorten(text, 64), possibleGPUs)
 		return g
+	case word == api.WayRemote:
+		size, model, _ := strings.Cut(rest, ":")
+		memory, err := api.ParseBytes(size)
+		if err != nil || memory < minRemote || memory > maxMemory {
+			n.add(path, text, `%q does not say how much memory of a GPU each member gets, at least %s; write "1:remote:8GiB", or "1:remote:8GiB:H200" for a kind`, api.Shorten(text, 64), minRemote)
+			return g
+		}
+		r.Way, r.Remote, r.Memory, kind = api.WayRemote, true, memory, model
+	case rest != "":
+		n.add(path, text, "%q is no request for GPUs; %s", api.Shorten(text, 64), possibleGPUs)
+		return g
+	case word == api.WayWhole:
+		kind = ""
 	}
-	number, _ := strconv.Atoi(count)
-	if number < 1 || number > MaxDevices {
-		n.add(path, text, "%d GPUs are not possible; give 1 to %d for each member", number, MaxDevices)
+	r.Count, _ = strconv.Atoi(count)
+	if r.Count < 1 || r.Count > MaxDevices {
+		n.add(path, text, "%d GPUs are not possible; give 1 to %d for each member", r.Count, MaxDevices)
 		return g
 	}
-	r := api.DeviceRequest{Class: api.ClassGPU, Way: api.WayWhole, Count: number}
-	if kind != "" && kind[0] >= '0' && kind[0] <= '9' {
+	if kind != "" && kind[0] >= '0' && kind[0] <= '9' && r.Memory == 0 {
 		if memory, err := api.ParseBytes(kind); err == nil && memory > maxDigit {
-			r.Memory = memory
+			r.Memory, kind = memory, ""
 		}
 	}
-	if r.Memory == 0 {
-		r.Model = kind
-	}
+	r.Model = kind
 	if slices.ContainsFunc(g.Devices, func(d api.DeviceRequest) bool { return d.Class == api.ClassGPU }) {
 		n.add(path, text, "conflicts with the group's devices of class %s; write all GPUs there, and omit this", api.ClassGPU)
 	}
@@ -59,6 +68,9 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 	g.Devices = slices.Insert(slices.Clone(g.Devices), 0, r)
 	return g
 }
+
+// minRemote is the least memory of a remote GPU that is of any use.
+const minRemote = api.Bytes(16 << 20)
 
 // maxDigit is above what is the number of a model, such as 4090, and no size of memory.
 const maxDigit = 1 << 20

@@ -34,7 +34,7 @@ func (s *Sketch) FitDevices(groups []api.Group, f Fit, mates ...Mate) (chosen []
 	}
 	for _, m := range c.members {
 		for i, r := range groups[m.group].Devices {
-			if r.Remote && !c.chooseRemote(m, i) {
+			if r.Remote && !(remoteGPU(r) && c.chooseServer(m, i) || !remoteGPU(r) && c.chooseRemote(m, i)) {
 				return nil, c.missing(m.group, r)
 			}
 		}
@@ -123,7 +123,7 @@ type demand struct {
 }
 
 func (d *demand) parts(count int, from []*api.Device) device.Request {
-	return device.Request{Way: d.request.Way, Count: count, Suits: among(from)}
+	return device.Request{Way: d.request.Way, Count: count, Times: d.request.Times(), Suits: among(from)}
 }
 
 // demands are those of the members of a node, and of each group's requests the one that it belongs to.
@@ -245,7 +245,7 @@ func (c *chooser) chooseRemote(m *member, request int) bool {
 func (c *chooser) take(m *member, request int, id int32, of string) bool {
 	r, n, tree := c.groups[m.group].Devices[request], c.s.view.nodes[id], c.trees[id]
 	d := recordOf(n, of)
-	claim := api.DeviceClaim{Class: r.Class, Device: d.ID, Way: r.Way, Takes: d.Ways[r.Way].Takes}
+	claim := api.DeviceClaim{Class: r.Class, Device: d.ID, Way: r.Way, Takes: taken(d.Ways[r.Way].Takes, r.Times())}
 	if wholeHCA(r) {
 		claim.GUID = d.GUID
 	}
@@ -280,7 +280,7 @@ func (c *chooser) missing(group int, r api.DeviceRequest) string {
 	if onFunction(r) {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), c.s.whyNoFunction(r))
 	}
-	if r.Class == api.ClassGPU && !r.Remote {
+	if r.Class == api.ClassGPU && (!r.Remote || remoteGPU(r)) {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, gpuText(r), c.s.whyNoGPU(r))
 	}
 	where := "on the node of each member"

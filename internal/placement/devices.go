@@ -40,7 +40,7 @@ func (f *partsFree) take(c api.DeviceClaim, owner string) error {
 	if other := f.held[c.Device][c.Part]; c.Part != "" && other != "" {
 		return fmt.Errorf("%s of device %s is held by %s", c.Part, c.Device, other)
 	}
-	if err := f.Tree.Take(device.Part{Device: c.Device, Way: c.Way}); err != nil {
+	if err := f.Tree.Take(device.Part{Device: c.Device, Way: c.Way, Times: c.Times()}); err != nil {
 		return err
 	}
 	f.note(c, owner)

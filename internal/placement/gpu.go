@@ -10,6 +10,9 @@ import (
 
 // gpuText says for people which GPUs of its own node a member needs.
 func gpuText(r api.DeviceRequest) string {
+	if remoteGPU(r) {
+		return remoteText(r)
+	}
 	what := "a whole GPU"
 	if r.Count > 1 {
 		what = fmt.Sprintf("%d whole GPUs", r.Count)
@@ -23,12 +26,28 @@ func gpuText(r api.DeviceRequest) string {
 	return what + choiceText(r.DeviceChoice, "device")
 }
 
+// remoteText says for people which remote GPUs a member needs.
+func remoteText(r api.DeviceRequest) string {
+	what := fmt.Sprintf("%s of the memory of a remote GPU", r.Memory)
+	if r.Count > 1 {
+		what = fmt.Sprintf("%s of the memory of each of %d remote GPUs of one node", r.Memory, r.Count)
+	}
+	if r.Model != "" {
+		what += " " + r.Model
+	}
+	return what + choiceText(r.DeviceChoice, "device")
+}
+
 // whyNoGPU tells of each node with GPUs why it can't give a member those that it needs.
 func (s *Sketch) whyNoGPU(r api.DeviceRequest) string {
 	why := s.onEachNode(r, s.gpuProblem)
 	switch {
+	case why == "" && remoteGPU(r):
+		return "no node hands out GPUs to others (nearmetal agent --remote-gpus)"
 	case why == "":
 		return "no node has a GPU"
+	case remoteGPU(r):
+		return why
 	case s.onEachNode(r, s.gpusLeft) != "":
 		return "too few are free on nodes with room for its members: " + why
 	default:
@@ -54,6 +73,8 @@ func (s *Sketch) gpuProblem(id int32, r api.DeviceRequest) string {
 		return "what is held of its devices is contradictory"
 	case found.suit == 0:
 		return "it has " + strings.Join(found.others, ", ")
+	case remoteGPU(r):
+		return s.remoteLeft(id, r)
 	case found.left == 0 && found.suit == 1:
 		return "its only GPU of that kind is taken"
 	case found.left == 0:
@@ -61,6 +82,25 @@ func (s *Sketch) gpuProblem(id int32, r api.DeviceRequest) string {
 	default:
 		return s.gpusLeft(id, r)
 	}
+}
+
+// remoteLeft is how much memory is free of each GPU of a node that it hands out to others.
+func (s *Sketch) remoteLeft(id int32, r api.DeviceRequest) string {
+	n, free := s.view.nodes[id], s.view.freeParts(id)
+	var texts []string
+	for i := range n.record.Capacity.Devices {
+		d := &n.record.Capacity.Devices[i]
+		if free == nil || !serves(n, d, r) {
+			continue
+		}
+		left := free.Room(device.Part{Device: d.ID, Way: r.Way})
+		text := fmt.Sprintf("%s of %s free of GPU %s", api.Bytes(left)<<20, api.Bytes(d.Counters[api.CounterRemoteMiB])<<20, d.ID)
+		if left == 0 && free.Room(device.Part{Device: d.ID, Way: api.WayWhole}) == 0 {
+			text = fmt.Sprintf("GPU %s is taken", d.ID)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, ", ")
 }
 
 // gpusOn counts the GPUs of a node: all, those that suit a request, and those of them that are free. others are what does not suit.
@@ -88,7 +128,7 @@ func (s *Sketch) gpusOf(id int32, r api.DeviceRequest) (found gpusOn) {
 		default:
 			found.suit++
 			if free != nil {
-				found.left += free.Room(device.Part{Device: d.ID, Way: r.Way})
+				found.left += free.Room(device.Part{Device: d.ID, Way: r.Way, Times: r.Times()})
 			}
 		}
 	}

@@ -128,7 +128,7 @@ func (c *chooser) choosePlane(group, request int, mates []Mate) *plane {
 		room, near := map[plane]int{}, map[plane][]int{}
 		for _, d := range c.serving(id, r) {
 			p := planeOf(d)
-			room[p] += tree.Room(device.Part{Device: d.ID, Way: r.Way})
+			room[p] += tree.Room(device.Part{Device: d.ID, Way: r.Way, Times: r.Times()})
 			near[p] = append(near[p], numaNodeOf(n, d))
 		}
 		for p := range room {

@@ -1,7 +1,10 @@
 //! A front end: what the stubs of an API call.
 
 use std::collections::{HashMap, HashSet};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use gpuremote_transport::Address;
 use gpuremote_wire::{Decoder, Encoder, Malformed, TOKEN_BYTES};
@@ -14,6 +17,13 @@ use crate::session::{Failure, Session};
 const ADDRESS_VARIABLE: &str = "NEARMETAL_GPU_SERVER";
 /// The file with the server's token: 64 hexadecimal digits.
 const TOKEN_VARIABLE: &str = "NEARMETAL_GPU_TOKEN_FILE";
+
+/// The directory with the certificate that servers are shown: `ca.crt`, `workload.crt` and `workload.key`.
+const TLS_VARIABLE: &str = "NEARMETAL_GPU_TLS";
+/// In members of clusters: the address of the server, and the member's certificate.
+const ADDRESS_FILE: &str = "/etc/nearmetal/gpu-server";
+const TLS_DIRECTORY: &str = "/etc/nearmetal/tls";
+const TICKET_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Statuses that stubs return themselves, of their API.
 #[derive(Clone, Copy, Debug)]
@@ -261,15 +271,38 @@ fn told<T>(opened: Result<T, Failure>) -> Result<T, Failure> {
     opened
 }
 
+/// Whether a server is known: by the environment, or by the member that this process runs in.
+pub fn knows_server() -> bool {
+    std::env::var_os(ADDRESS_VARIABLE).is_some() || Path::new(ADDRESS_FILE).exists()
+}
+
 fn from_environment() -> Result<Session, Failure> {
-    let address = std::env::var(ADDRESS_VARIABLE)
-        .map_err(|_| Failure(format!("no GPU server is known: set {ADDRESS_VARIABLE} to unix:PATH or tcp:HOST:PORT")))?;
-    let address: Address = address.parse().map_err(|error| Failure(format!("{ADDRESS_VARIABLE}: {error}")))?;
-    let token = match std::env::var(TOKEN_VARIABLE) {
-        Err(_) => [0; TOKEN_BYTES],
-        Ok(path) => read_token(&path).map_err(|why| Failure(format!("{TOKEN_VARIABLE}: {path}: {why}")))?,
+    let (text, source) = match (std::env::var(ADDRESS_VARIABLE), std::fs::read_to_string(ADDRESS_FILE)) {
+        (Ok(text), _) => (text, ADDRESS_VARIABLE),
+        (_, Ok(text)) => (text, ADDRESS_FILE),
+        _ => return Err(Failure(format!("no GPU server is known: set {ADDRESS_VARIABLE} to unix:PATH or tcp:HOST:PORT"))),
+    };
+    let address: Address = text.trim().parse().map_err(|error| Failure(format!("{source}: {error}")))?;
+    let token = match (std::env::var(TOKEN_VARIABLE), &address, tls_directory(source)) {
+        (Ok(path), _, _) => read_token(&path).map_err(|why| Failure(format!("{TOKEN_VARIABLE}: {path}: {why}")))?,
+        (_, Address::Tcp(host), Some(directory)) => {
+            let asked = TcpStream::connect(host.as_str()).and_then(|stream| {
+                stream.set_read_timeout(Some(TICKET_TIMEOUT))?;
+                gpuremote_tickets::ask(stream, &directory)
+            });
+            asked.map_err(|error| Failure(format!("the GPU server at {address} gives no ticket: {error}")))?
+        }
+        _ => [0; TOKEN_BYTES],
     };
     Session::open(address, token)
+}
+
+/// Where the certificate is that the server is to be shown, if it is.
+fn tls_directory(source: &str) -> Option<PathBuf> {
+    match std::env::var_os(TLS_VARIABLE) {
+        Some(directory) => Some(directory.into()),
+        None => (source == ADDRESS_FILE).then(|| TLS_DIRECTORY.into()),
+    }
 }
 
 fn read_token(path: &str) -> Result<[u8; TOKEN_BYTES], String> {

@@ -15,7 +15,7 @@ mod stripes;
 pub use arena::Arena;
 pub use channel::{Channel, ChannelCall, ChannelReply, FindChannel, TakeValues, CHANNEL_VERSION};
 pub use data_type::data_type_bytes;
-pub use front::{Entry, Front, Statuses};
+pub use front::{knows_server, Entry, Front, Statuses};
 pub use gpuremote_wire as wire;
 pub use handles::{HandleKind, Handles};
 pub use lane::ClientLane;

@@ -122,7 +122,7 @@ pub(crate) fn platforms() -> &'static [Arc<Object>] {
     static PLATFORMS: OnceLock<Vec<Arc<Object>>> = OnceLock::new();
     PLATFORMS.get_or_init(|| {
         // Without a server's address this library is installed, but not in use.
-        if std::env::var_os("NEARMETAL_GPU_SERVER").is_none() {
+        if !gpuremote_client::knows_server() {
             return Vec::new();
         }
         let minted: Vec<u64> = (0..MOST_PLATFORMS).map(|_| front().mint(kinds::cl_platform_id)).collect();

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -12,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use gpuremote_tickets::{Office, FIRST_BYTE};
 use gpuremote_transport::{send_with_files, Address};
 use gpuremote_wire::{Hello, Kind, Welcome, TOKEN_BYTES};
 
@@ -28,6 +30,9 @@ pub const BY_TCP: u8 = 1;
 /// The same of a stripe, which comes by TCP always.
 pub const STRIPE: u8 = 2;
 
+/// What runs for a client is partly its own program. In a container of its own, the server's files are not that program's.
+const NOBODY: u32 = 65534;
+
 struct Worker {
     token: [u8; TOKEN_BYTES],
     control: UnixStream,
@@ -35,6 +40,8 @@ struct Worker {
 
 struct Listener {
     options: Options,
+    /// Where clients by TCP get tickets; none: they have the token, or need none.
+    office: Option<Office>,
     workers: Mutex<HashMap<u64, Worker>>,
 }
 
@@ -48,7 +55,11 @@ pub fn run(options: &Options) -> Result<(), String> {
     if options.listen.is_empty() {
         return Err("no address to listen on: give --listen unix:PATH or --listen tcp:HOST:PORT".into());
     }
-    let listener = Arc::new(Listener { options: options.clone(), workers: Mutex::default() });
+    let office = match (&options.tls, &options.member) {
+        (Some(directory), Some(member)) => Some(Office::open(directory.as_ref(), member).map_err(|why| format!("--tls: {why}"))?),
+        _ => None,
+    };
+    let listener = Arc::new(Listener { options: options.clone(), office, workers: Mutex::default() });
     let mut threads = Vec::new();
     for address in &options.listen {
         let cannot = |error: io::Error| format!("can't listen on {address}: {error}");
@@ -60,6 +71,10 @@ pub fn run(options: &Options) -> Result<(), String> {
                     let _ = std::fs::remove_file(path);
                 }
                 let sockets = UnixListener::bind(path).map_err(cannot)?;
+                if listener.office.is_some() {
+                    // The directory is its member's alone, in which all users may call.
+                    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(cannot)?;
+                }
                 threads.push(thread::spawn(move || {
                     for socket in sockets.incoming() {
                         of_thread.greet(socket.map(Socket::Unix));
@@ -76,7 +91,7 @@ pub fn run(options: &Options) -> Result<(), String> {
             }
         }
         eprintln!("nearmetal-gpu-server: listening on {address}");
-        if options.token_file.is_none() && matches!(address, Address::Tcp(_)) {
+        if options.token_file.is_none() && options.tls.is_none() && matches!(address, Address::Tcp(_)) {
             eprintln!("nearmetal-gpu-server: whoever reaches {address} can use this host's GPUs; give --token-file to prevent that");
         }
     }
@@ -106,6 +121,10 @@ impl Listener {
             }
             Socket::Tcp(tcp) => {
                 tcp.set_read_timeout(Some(GREETING_TIMEOUT))?;
+                if let Some(office) = self.office.as_ref().filter(|_| first_byte(tcp).is_ok_and(|byte| byte == FIRST_BYTE)) {
+                    tcp.set_write_timeout(Some(GREETING_TIMEOUT))?;
+                    return office.give(tcp.try_clone()?);
+                }
                 (&*tcp).read_exact(&mut greeting)
             }
         }
@@ -115,7 +134,7 @@ impl Listener {
             Err(error) => return self.refuse(socket, &error.to_string(), error),
         };
         let joined = match hello.kind {
-            Kind::Session if !same(&hello.token, &self.options.token) => Err("the token is not this server's"),
+            Kind::Session if !self.knows(&socket, &hello.token) => Err("the token is not this server's"),
             Kind::Session if self.workers.lock().expect("no one panics with this lock").len() >= self.options.clients => {
                 Err("the server has as many clients as it serves at a time")
             }
@@ -125,6 +144,14 @@ impl Listener {
         match joined {
             Ok(()) => Ok(()),
             Err(why) => self.refuse(socket, why, io::Error::new(io::ErrorKind::PermissionDenied, why)),
+        }
+    }
+
+    /// Whether a client may begin a session: by its ticket where it needs one, else by the server's token.
+    fn knows(&self, socket: &Socket, token: &[u8; TOKEN_BYTES]) -> bool {
+        match (&self.office, socket) {
+            (Some(office), Socket::Tcp(_)) => office.take(token),
+            _ => same(token, &self.options.token),
         }
     }
 
@@ -161,6 +188,10 @@ impl Listener {
         command.arg0("nearmetal-gpu-server").arg(WORKER).args(self.options.for_worker()).stdin(Stdio::from(OwnedFd::from(of_worker)));
         // What GPU programs print goes to standard output, wherever the driver runs.
         command.stdout(Stdio::from(output_file()?));
+        // SAFETY: the call has no arguments that could be wrong.
+        if unsafe { libc::geteuid() } == 0 && self.office.is_some() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
         let child = command.spawn()?;
         (&control).write_all(&random)?;
         Ok((session, Worker { token, control }, child))
@@ -180,6 +211,15 @@ impl Listener {
             Ok(status) => eprintln!("nearmetal-gpu-server: the process of a client ended: {status}"),
             Err(error) => eprintln!("nearmetal-gpu-server: can't wait for the process of a client: {error}"),
         }
+    }
+}
+
+/// The first byte that comes, which stays to be read.
+fn first_byte(socket: &TcpStream) -> io::Result<u8> {
+    let mut first = [0];
+    match socket.peek(&mut first)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(first[0]),
     }
 }
 

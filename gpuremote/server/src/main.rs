@@ -8,6 +8,7 @@ mod opencl;
 mod options;
 mod order;
 mod output;
+mod supervise;
 mod worker;
 
 use std::process::ExitCode;
@@ -21,7 +22,10 @@ fn main() -> ExitCode {
         print!("{}", options::HELP);
         Ok(())
     } else {
-        options::read(arguments).and_then(|options| listen::run(&options))
+        options::read(arguments.clone()).and_then(|options| match options.supervise {
+            true => supervise::run(arguments),
+            false => listen::run(&options),
+        })
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -12,6 +12,9 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
 
   --listen ADDRESS      unix:PATH (shared memory, for clients on this host) or tcp:HOST:PORT; may be repeated
   --token-file FILE     the token that clients must have: 64 hexadecimal digits (default: whoever reaches the server is a client)
+  --tls DIR             by TCP, serve only who shows the certificate of --member; DIR has ca.crt, workload.crt and workload.key
+  --member URI          the URI in that certificate
+  --supervise           start a server that was killed again
   --cuda LIBRARY        CUDA's driver (default libcuda.so.1)
   --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
   --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)
@@ -26,6 +29,11 @@ pub struct Options {
     pub listen: Vec<Address>,
     pub token: [u8; TOKEN_BYTES],
     pub token_file: Option<String>,
+    /// Where the server's certificate is, and the URI in that of its clients.
+    pub tls: Option<String>,
+    pub member: Option<String>,
+    /// Whether a process watches over the listener.
+    pub supervise: bool,
     pub cuda: String,
     /// OpenCL's loader, or a driver.
     pub opencl: String,
@@ -42,6 +50,9 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         listen: Vec::new(),
         token: [0; TOKEN_BYTES],
         token_file: None,
+        tls: None,
+        member: None,
+        supervise: false,
         cuda: "libcuda.so.1".into(),
         opencl: "libOpenCL.so.1".into(),
         libraries: [const { None }; KINDS.len()],
@@ -57,6 +68,9 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         let mut value = || value.clone().or_else(|| rest.next()).ok_or(format!("{flag} needs a value"));
         match flag.as_str() {
             "--listen" => options.listen.push(value()?.parse()?),
+            "--tls" => options.tls = Some(value()?),
+            "--member" => options.member = Some(value()?),
+            "--supervise" => options.supervise = true,
             "--cuda" => options.cuda = value()?,
             "--opencl" => options.opencl = value()?,
             "--memory-mib" => {
@@ -81,6 +95,9 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
             }
             _ => return Err(format!("unknown flag {flag}; see --help")),
         }
+    }
+    if options.tls.is_some() != options.member.is_some() {
+        return Err("--tls and --member go together: the one is this server's certificate, the other who its clients are".into());
     }
     Ok(options)
 }

@@ -35,6 +35,8 @@ type Config struct {
 	Attacher fabric.Attacher
 	// GPUs says what members need to use the node's GPUs; nil: the node hands out none.
 	GPUs GPUs
+	// ServerCPUs and ServerMemory are the CPUs and the memory nodes of servers of remote GPUs; empty: the node runs none.
+	ServerCPUs, ServerMemory []int
 	// Environments are what members' roots can be made of.
 	Environments environment.Catalog
 	// Images are the built environments on this node; nil: it carries none.

@@ -23,6 +23,10 @@ import (
 type GPUs interface {
 	// Edits returns nil for a member that holds none. The error names a GPU that can't be used.
 	Edits(ctx context.Context, claims []api.DeviceClaim) (*gpu.Edits, error)
+	// Served returns what a server needs that hands out the memory of GPUs.
+	Served(ctx context.Context, claims []api.DeviceClaim) (*gpu.Edits, error)
+	// FrontEnds returns what a member needs whose programs call such a server.
+	FrontEnds() (*gpu.Edits, error)
 }
 
 // loaderCache is where the loader looks for libraries.
@@ -32,20 +36,25 @@ const loaderCache = "/etc/ld.so.cache"
 const fileLoaderCache = "ld.so.cache"
 
 // gpusOf returns what a member needs to use its GPUs; nil: it holds none.
-func (d *Driver) gpusOf(ctx context.Context, a *api.Assignment) (*gpu.Edits, error) {
+func (d *Driver) gpusOf(ctx context.Context, m *driver.Member) (*gpu.Edits, error) {
+	a := &m.Assignment
 	claims := slices.DeleteFunc(slices.Clone(a.Devices), func(c api.DeviceClaim) bool { return c.Class != api.ClassGPU })
 	switch {
-	case len(claims) == 0:
+	case len(claims) == 0 && m.GPUServer == nil:
 		return nil, nil //nolint:nilnil // nothing is needed
 	case d.cfg.GPUs == nil:
 		return nil, errors.New("this node hands out no GPUs")
+	case a.ServesGPU():
+		return d.cfg.GPUs.Served(ctx, claims)
+	case m.GPUServer != nil:
+		return d.cfg.GPUs.FrontEnds()
 	}
 	return d.cfg.GPUs.Edits(ctx, claims)
 }
 
 // stageGPUs prepares what a member needs for its GPUs. cache is the file of its own loader cache as the runtime sees it, "" for none.
 func (d *Driver) stageGPUs(ctx context.Context, h *host, m driver.Member, plan etcPlan) (edits *gpu.Edits, cache string, err error) {
-	if edits, err = d.gpusOf(ctx, &m.Assignment); err != nil {
+	if edits, err = d.gpusOf(ctx, &m); err != nil {
 		return nil, "", err
 	}
 	staged := h.spawner.memberDir(m.Assignment.ID)
@@ -124,7 +133,7 @@ func deviceRules(rdma []specs.LinuxDevice, edits *gpu.Edits) []specs.LinuxDevice
 // checkClaims refuses devices that containers don't get.
 func checkClaims(a *api.Assignment) error {
 	for _, c := range a.Devices {
-		if c.Class == api.ClassGPU && c.Way != api.WayWhole {
+		if c.Class == api.ClassGPU && c.Way != api.WayWhole && !a.ServesGPU() {
 			return fmt.Errorf("it holds %q of GPU %s, and containers get whole GPUs only", c.Way, c.Device)
 		}
 	}

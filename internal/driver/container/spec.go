@@ -125,7 +125,7 @@ func namespaces(shared *sharedSpaces) []specs.LinuxNamespace {
 
 func process1(in specInput) *specs.Process {
 	p := &specs.Process{
-		Args: in.args,
+		Args: argsOf(in),
 		Env: []string{
 			"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 			"HOME=/root", "LANG=C.UTF-8", "container=nearmetal",
@@ -149,6 +149,14 @@ func process1(in specInput) *specs.Process {
 		p.OOMScoreAdj = &zero
 	}
 	return p
+}
+
+// argsOf is the command line of the first process.
+func argsOf(in specInput) []string {
+	if in.member.Assignment.ServesGPU() {
+		return gpuServerArgs(&in.member.Assignment)
+	}
+	return in.args
 }
 
 func resources(in specInput) *specs.LinuxResources {
@@ -204,8 +212,11 @@ func mounts(in specInput) []specs.Mount {
 		tmpfs("/run", "755", half, "tmpcopyup"),
 		tmpfs("/root", "700", half),
 		home,
-		bind(m.ControlDir, "/run/nearmetal", "ro"),
-		bind(in.memberBinary, MemberPath, "ro"),
+	}
+	if dir := gpuSocketSource(&m); dir != "" && m.Assignment.ServesGPU() {
+		list = append(list, bind(dir, gpuSocketDir, "noexec"))
+	} else if list = append(list, bind(m.ControlDir, "/run/nearmetal", "ro"), bind(in.memberBinary, MemberPath, "ro")); dir != "" {
+		list = append(list, bind(dir, gpuSocketDir, "ro"))
 	}
 	if m.Assignment.SharesMemory && in.rankLibrary != "" {
 		list = append(list, bind(in.rankLibrary, memberconfig.RankLibrary, "ro"))

@@ -30,6 +30,10 @@ func (d *Driver) Start(ctx context.Context, m driver.Member) error {
 
 func (d *Driver) start(ctx context.Context, m driver.Member) error {
 	id := m.Assignment.ID
+	m, err := d.asContainer(m)
+	if err != nil {
+		return err
+	}
 	if err := checkMember(m); err != nil {
 		return err
 	}
@@ -132,7 +136,7 @@ func checkMember(m driver.Member) error {
 	switch {
 	case !validName(a.ID):
 		return fmt.Errorf("%q is not a valid member ID; use letters, digits, '.', '_' and '-'", a.ID)
-	case a.IsPart():
+	case a.IsPart() && !a.ServesGPU():
 		return fmt.Errorf("it is a part of member %s, and containers hold nothing on other nodes", a.Of)
 	case a.SharesMemory && sandboxOf(a.ID) != sandboxGroup(a.ClusterUID):
 		return fmt.Errorf("its ID does not begin with its cluster's, %q", a.ClusterUID)
@@ -185,7 +189,7 @@ func (d *Driver) write(ctx context.Context, h *host, m driver.Member, shared fun
 	if err != nil {
 		return nil, hide, err
 	}
-	if err := prepareHome(m); err != nil {
+	if err := errors.Join(prepareHome(m), makeSocketDir(&m)); err != nil {
 		return nil, hide, err
 	}
 	if m.Assignment.EnvironmentDigest != "" {

@@ -27,6 +27,10 @@ func (d *Driver) Update(ctx context.Context, m driver.Member) error {
 
 func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	id := m.Assignment.ID
+	m, err := d.asContainer(m)
+	if err != nil {
+		return err
+	}
 	if err := checkMember(m); err != nil {
 		return err
 	}

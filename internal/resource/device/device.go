@@ -47,7 +47,19 @@ type Device struct {
 }
 
 // Part is a device that is handed out in one way.
-type Part struct{ Device, Way string }
+type Part struct {
+	Device, Way string
+	// Times is how many times the amounts of the way the part takes; 0 is once.
+	Times int64
+}
+
+// takes is how much of a counter the part takes, where the way takes an amount. What does not fit into 64 bits is more than any device has.
+func (p Part) takes(amount int64) int64 {
+	if p.Times > 1 && amount > math.MaxInt64/p.Times {
+		return math.MaxInt64
+	}
+	return amount * max(p.Times, 1)
+}
 
 // Tree is a machine's devices and what is free of them. Methods that change it must not run together with any other.
 type Tree struct {
@@ -144,13 +156,13 @@ func (t *Tree) Take(p Part) error {
 	}
 	for _, counter := range slices.Sorted(maps.Keys(way.Takes)) {
 		s, _ := t.slotOf(t.ids[p.Device], counter)
-		if amount := way.Takes[counter]; t.free[s] < amount {
+		if amount := p.takes(way.Takes[counter]); t.free[s] < amount {
 			return fmt.Errorf("device %s can't be handed out as %q: %d of %s are free, not %d", p.Device, p.Way, t.free[s], counter, amount)
 		}
 	}
 	for counter, amount := range way.Takes {
 		s, _ := t.slotOf(t.ids[p.Device], counter)
-		t.free[s] -= amount
+		t.free[s] -= p.takes(amount)
 	}
 	n.mode, n.holders = way.Mode, n.holders+1
 	t.held[p]++
@@ -168,7 +180,7 @@ func (t *Tree) Give(p Part) error {
 	}
 	for counter, amount := range way.Takes {
 		s, _ := t.slotOf(t.ids[p.Device], counter)
-		t.free[s] += amount
+		t.free[s] += p.takes(amount)
 	}
 	n.holders--
 	if t.held[p]--; t.held[p] == 0 {
@@ -199,7 +211,7 @@ func (t *Tree) Room(p Part) int {
 	room := int64(math.MaxInt32)
 	for counter, amount := range way.Takes {
 		s, _ := t.slotOf(t.ids[p.Device], counter)
-		room = min(room, t.free[s]/amount)
+		room = min(room, t.free[s]/p.takes(amount))
 	}
 	return int(room)
 }

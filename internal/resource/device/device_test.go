@@ -51,7 +51,7 @@ func TestRequestsGetDevicesOrTheCounterThatBinds(t *testing.T) {
 	t.Parallel()
 	gpus := newTree(t, plain, many(gpu, 2)...)
 	taken := newTree(t, plain, many(gpu, 2)...)
-	take(t, taken, Part{"gpu0", "1g"}, Part{"gpu1", "shared"})
+	take(t, taken, Part{Device: "gpu0", Way: "1g"}, Part{Device: "gpu1", Way: "shared"})
 	adapters := newTree(t, pciSwitch, many(hca, 2)...)
 	port := &Kind{Name: "port", Ways: map[string]Way{"port": {Takes: Counters{"bandwidth": 2}}}}
 	disk := &Kind{Name: "disk", Ways: map[string]Way{"disk": {Takes: Counters{"bandwidth": 3}}}}
@@ -128,7 +128,7 @@ func textOf(parts [][]Part, r *Refusal) string {
 func TestARefusalNamesTheDevicesAndWhatIsFree(t *testing.T) {
 	t.Parallel()
 	gpus := newTree(t, plain, many(gpu, 2)...)
-	take(t, gpus, Part{"gpu0", "3g"}, Part{"gpu1", "3g"})
+	take(t, gpus, Part{Device: "gpu0", Way: "3g"}, Part{Device: "gpu1", Way: "3g"})
 	_, r := gpus.Place([]Request{{Way: "whole", Count: 1}})
 	want := `1 part "whole": too little is free of gpu0, gpu1: 8 of 16 memory_slices, 8 of 14 multiprocessors, their mode is another`
 	if r == nil || r.Message != want {
@@ -151,18 +151,18 @@ func take(t interface{ Fatal(...any) }, tree *Tree, parts ...Part) {
 func TestWhatIsTakenIsGivenBackOnceAndNothingElse(t *testing.T) {
 	t.Parallel()
 	tree := newTree(t, pciSwitch, many(hca, 1)...)
-	take(t, tree, Part{"hca0", "vf"})
+	take(t, tree, Part{Device: "hca0", Way: "vf"})
 	for _, tt := range []struct {
 		name string
 		err  error
 		want string
 	}{
-		{"the whole port beside a function", tree.Take(Part{"hca0", "pf"}), `device hca0 can't be handed out as "pf": 6 of vf are free, not 7`},
-		{"an unknown device", tree.Take(Part{"hca9", "vf"}), "device hca9 is not in the machine's tree"},
-		{"an unknown way", tree.Give(Part{"hca0", "mig"}), `device hca0 can't be handed out as "mig"`},
-		{"a way that is not held", tree.Give(Part{"hca0", "pf"}), `nothing of device hca0 is held as "pf"`},
-		{"what is held", tree.Give(Part{"hca0", "vf"}), ""},
-		{"the same again", tree.Give(Part{"hca0", "vf"}), `nothing of device hca0 is held as "vf"`},
+		{"the whole port beside a function", tree.Take(Part{Device: "hca0", Way: "pf"}), `device hca0 can't be handed out as "pf": 6 of vf are free, not 7`},
+		{"an unknown device", tree.Take(Part{Device: "hca9", Way: "vf"}), "device hca9 is not in the machine's tree"},
+		{"an unknown way", tree.Give(Part{Device: "hca0", Way: "mig"}), `device hca0 can't be handed out as "mig"`},
+		{"a way that is not held", tree.Give(Part{Device: "hca0", Way: "pf"}), `nothing of device hca0 is held as "pf"`},
+		{"what is held", tree.Give(Part{Device: "hca0", Way: "vf"}), ""},
+		{"the same again", tree.Give(Part{Device: "hca0", Way: "vf"}), `nothing of device hca0 is held as "vf"`},
 	} {
 		if got := fmt.Sprint(tt.err); tt.want == "" && tt.err != nil || tt.want != "" && got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.name, got, tt.want)
@@ -225,7 +225,7 @@ func drawTree(t *rapid.T) *Tree {
 	tree := newTree(t, machine, children...)
 	for range rapid.IntRange(0, 2).Draw(t, "held") {
 		if n > 0 {
-			_ = tree.Take(Part{fmt.Sprint("d", rapid.IntRange(0, n-1).Draw(t, "held device")), rapid.SampledFrom([]string{"x", "y"}).Draw(t, "held way")})
+			_ = tree.Take(Part{Device: fmt.Sprint("d", rapid.IntRange(0, n-1).Draw(t, "held device")), Way: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "held way"), Times: rapid.Int64Range(0, 2).Draw(t, "held times")})
 		}
 	}
 	return tree
@@ -265,7 +265,7 @@ func byBruteForce(tree *Tree, requests []Request, ignore ...string) bool {
 			if slices.Contains(ignore, Mode) {
 				n.mode = n.device.Kind.Ways[ways[i].Way].Mode
 			}
-			p := Part{n.device.ID, ways[i].Way}
+			p := Part{n.device.ID, ways[i].Way, ways[i].Times}
 			if tree.Take(p) == nil {
 				ok := try(i + 1)
 				if err := tree.Give(p); err != nil {

@@ -10,6 +10,8 @@ type Request struct {
 	// Way is how the devices are handed out, Count how many parts are needed. Parts of one device may serve the same request.
 	Way   string
 	Count int
+	// Times is as in Part.
+	Times int64
 	// Suits reports whether a device that has the way is acceptable; nil: any is. It must depend on the device alone.
 	Suits func(*Device) bool
 }
@@ -36,6 +38,7 @@ func (t *Tree) Fit(requests []Request) ([][]Part, bool) {
 // group is requests that the same parts of the same devices can serve.
 type group struct {
 	way      string
+	times    int64
 	requests []int
 	count    int
 	// needs are what a part takes, by node; nil where the node does not suit.
@@ -56,7 +59,7 @@ type need struct {
 func (s *search) makeGroups() {
 	for i, r := range s.requests {
 		g := group{
-			way: r.Way, count: max(r.Count, 0), requests: []int{i},
+			way: r.Way, times: r.Times, count: max(r.Count, 0), requests: []int{i},
 			needs: make([][]need, len(s.tree.nodes)), mode: make([]int32, len(s.tree.nodes)),
 		}
 		for id := range s.tree.nodes {
@@ -65,9 +68,9 @@ func (s *search) makeGroups() {
 			if !ok || r.Suits != nil && !r.Suits(d) {
 				continue
 			}
-			g.needs[id], g.mode[id] = s.needsOf(id, way), s.numberOf(way.Mode)
+			g.needs[id], g.mode[id] = s.needsOf(id, way, Part{Times: r.Times}), s.numberOf(way.Mode)
 		}
-		at := slices.IndexFunc(s.groups, func(o group) bool { return o.way == g.way && slices.EqualFunc(o.needs, g.needs, sameNeeds) })
+		at := slices.IndexFunc(s.groups, func(o group) bool { return o.way == g.way && o.times == g.times && slices.EqualFunc(o.needs, g.needs, sameNeeds) })
 		if at < 0 {
 			s.groups = append(s.groups, g)
 			continue
@@ -98,11 +101,11 @@ func (s *search) order() {
 func sameNeeds(a, b []need) bool { return (a == nil) == (b == nil) && slices.Equal(a, b) }
 
 // needsOf are the slots that one part takes; not nil.
-func (s *search) needsOf(id int, way Way) []need {
+func (s *search) needsOf(id int, way Way, part Part) []need {
 	needs := make([]need, 0, len(way.Takes))
 	for counter, amount := range way.Takes {
 		if at, ok := s.tree.slotOf(id, counter); ok {
-			needs = append(needs, need{at, amount})
+			needs = append(needs, need{at, part.takes(amount)})
 		}
 	}
 	slices.SortFunc(needs, func(a, b need) int { return cmp.Compare(a.slot, b.slot) })

@@ -98,7 +98,7 @@ func (s *search) reduce() {
 			}
 		}
 		if len(wanted) > 0 {
-			// What a part takes follows from the device's kind.
+			// What a part takes follows from the device's kind and the group.
 			key := wants{nodes[id].device.Kind, string(wanted)}
 			if kinds[key] == 0 {
 				kinds[key] = int32(len(kinds) + 1)
@@ -310,7 +310,7 @@ func (s *search) parts() [][]Part {
 		chosen := s.chosen[i]
 		for _, r := range g.requests {
 			for range s.requests[r].Count {
-				all[r] = append(all[r], Part{s.tree.nodes[chosen[0]].device.ID, g.way})
+				all[r] = append(all[r], Part{s.tree.nodes[chosen[0]].device.ID, g.way, g.times})
 				chosen = chosen[1:]
 			}
 		}
