@@ -40,7 +40,13 @@ type planned struct {
 
 // admit answers those who need room, as far as there is any.
 func (p *pass) admit(ctx context.Context) error {
-	if p.lost || len(p.asked) == 0 {
+	if p.lost {
+		return nil
+	}
+	if placed, err := p.gpuServers(ctx); placed || err != nil {
+		return err // what was committed brings the next pass
+	}
+	if len(p.asked) == 0 {
 		return nil
 	}
 	asks, next := p.planned(), p.answeredAt.Add(answerHolds)

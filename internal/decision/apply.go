@@ -137,6 +137,8 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.hold(op)
 	case lifecycle.Release:
 		return a.release(op)
+	case lifecycle.ReleaseServers:
+		return a.releaseServers(op.IDs)
 	case lifecycle.Shelve:
 		return a.shelve(op.IDs)
 	case lifecycle.KeepFiles:
@@ -239,6 +241,23 @@ func (a *applier) release(op lifecycle.Release) error {
 			return fmt.Errorf("member %s already waits for a replacement", p.assignment.Member)
 		}
 		a.record.Lost = append(a.record.Lost, a.note(p.assignment, op.Reason))
+	}
+	return nil
+}
+
+// releaseServers lets go of servers of GPUs, whose members stay.
+func (a *applier) releaseServers(ids []string) error {
+	for _, id := range ids {
+		p, err := a.heldPlace(id)
+		if err != nil {
+			return err
+		}
+		if !p.assignment.ServesGPU() {
+			return fmt.Errorf("assignment %s is no server of GPUs", id)
+		}
+		a.moved = true
+		a.spans.add(api.SpanAllocated, p.assignment, p.assignment.TakenAt, a.now)
+		p.fate = released
 	}
 	return nil
 }

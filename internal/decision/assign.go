@@ -89,6 +89,19 @@ func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assig
 	return parts
 }
 
+// AssignServer makes the servers of the GPUs that were chosen for a member which has its place.
+func AssignServer(m *api.Assignment, chosen []placement.DevicesOn, own *api.Network, d placement.Decision) ([]api.Assignment, error) {
+	var servers []api.Assignment
+	for n, on := range chosen {
+		servers = append(servers, api.Assignment{
+			ID: fmt.Sprintf("%s-s%d-%d", m.ID, d.Generation, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: d.Generation,
+			Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
+			Devices: on.Claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: d.TakenAt,
+		})
+	}
+	return servers, placement.ServeGPUs(own, d.Held, servers)
+}
+
 // split returns the claims of remote GPUs, and all others.
 func split(claims []api.DeviceClaim) (served, own []api.DeviceClaim) {
 	for _, c := range claims {

@@ -131,6 +131,9 @@ func sameAddress(a, b *api.Assignment) netip.Addr {
 // checkPart reports what is wrong with a part of a member: that member must be given its place in the same commit, before its parts.
 func (a *applier) checkPart(n api.Assignment) error {
 	of := slices.IndexFunc(a.held, func(m api.Assignment) bool { return m.ID == n.Of })
+	if of < 0 && n.ServesGPU() {
+		return a.checkServer(n)
+	}
 	switch {
 	case of < 0 || a.held[of].IsPart():
 		return fmt.Errorf("assignment %s is a part of %s, which is no member that is placed with it", n.ID, n.Of)
@@ -139,6 +142,23 @@ func (a *applier) checkPart(n api.Assignment) error {
 	default:
 		return a.checkFree(n)
 	}
+}
+
+// checkServer reports what is wrong with another GPU server of a member that has its place: that member must have none.
+func (a *applier) checkServer(n api.Assignment) error {
+	of, err := a.heldPlace(n.Of)
+	switch {
+	case err != nil:
+		return fmt.Errorf("assignment %s is a server of %s: %w", n.ID, n.Of, err)
+	case !of.assignment.IsMember() || of.assignment.Saved || n.Spare || n.Rank != lifecycle.NoRank || n.Replaces != "" || n.Member != of.assignment.Member:
+		return fmt.Errorf("assignment %s is a server of %s, which is no member that runs, or has a name, a rank or a past of its own", n.ID, n.Of)
+	}
+	for _, p := range a.parts[n.Of] {
+		if p.fate == stays && !a.c.Chunks[p.chunk].Ref.Releasing && p.assignment.ServesGPU() {
+			return fmt.Errorf("assignment %s is a server of %s, which has one: %s", n.ID, n.Of, p.assignment.ID)
+		}
+	}
+	return a.checkFree(n)
 }
 
 // checkFree reports what of a new assignment another one has: its ID, name or rank while one of the cluster holds it, its address until any

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -125,7 +126,7 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return ops
 	}
 	l := in.look()
-	ops = append(ops, l.dropSnapshots()...)
+	ops = slices.Concat(ops, l.dropSnapshots(), l.planServers())
 	if phase == api.ClusterReady && len(in.Record.Files) > 0 { // all who were paused have theirs
 		ops = append(ops, KeepFiles{})
 	}
@@ -202,6 +203,8 @@ type look struct {
 	// waiting are the members of the record's lost ones that are still desired; dropped are the names of the others.
 	waiting []api.LostMember
 	dropped []string
+	// servers are those of GPUs that are lost.
+	servers []lostServer
 	// successors are where saved members are to go on, by the ID of the member.
 	successors map[string]ClusterAssignment
 	// next is when the clock alone changes something; zero: never.
@@ -247,6 +250,7 @@ func (in ClusterInput) look() look {
 			if m.loss != "" && l.undecided(m) {
 				m.loss = ""
 			}
+			l.withServers(&m, parts[a.ID])
 			l.members = append(l.members, m)
 		default:
 			l.surplus = append(l.surplus, a)

@@ -246,6 +246,10 @@ const (
 	EventRefused        = "Refused"
 	EventMemberLost     = "MemberLost"
 	EventMemberReplaced = "MemberReplaced"
+
+	EventGPUServerLost   = "GPUServerLost"
+	EventGPUServerPlaced = "GPUServerPlaced"
+
 	EventScaling        = "Scaling"
 	EventReleased       = "Released"
 	EventPausing        = "Pausing"

@@ -25,6 +25,9 @@ func (in ClusterInput) partsByMember() map[string][]ClusterAssignment {
 // whose node is not heard of is no evidence, as for members.
 func (in ClusterInput) withParts(m *member, parts []ClusterAssignment) string {
 	for _, p := range parts {
+		if p.ServesGPU() && in.lostServer(p) != "" {
+			continue // its member goes on without it (withServers)
+		}
 		phase, message := MemberPhase(p, in.Observed, in.Nodes)
 		switch {
 		case in.Nodes[p.Node].Phase == api.NodeDown:

@@ -51,6 +51,22 @@ func (c *chooser) chooseServer(m *member, request int) bool {
 	return slices.ContainsFunc(on, func(s serverOn) bool { return c.takeServer(m, request, s.id) })
 }
 
+// FitServer chooses the remote GPUs of a member of a group that is on a node already. The text says what is missing; nothing is chosen then.
+func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missing string) {
+	id, known := s.view.ids[node]
+	if !known {
+		return nil, fmt.Sprintf("the site has no node %s", node)
+	}
+	c := &chooser{s: s, groups: []api.Group{g}, at: map[int32][]*member{}, trees: map[int32]*partsFree{}, whole: map[int32]bool{}}
+	m := &member{home: id, parts: make([][]partOn, len(g.Devices))}
+	for i, r := range g.Devices {
+		if remoteGPU(r) && !c.chooseServer(m, i) {
+			return nil, c.missing(0, r)
+		}
+	}
+	return m.byNode(s.view.nodes), ""
+}
+
 // mayServe reports whether a node has GPUs that serve a request, and nobody has it whole.
 func (c *chooser) mayServe(id int32, r api.DeviceRequest) bool {
 	return c.s.view.rows[id].state == rowSchedulable && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0 && c.tree(id) != nil

@@ -1,0 +1,91 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// A member whose GPU server is lost goes on: its programs get their API's error, and those that it starts later use another server. So the server is
+// released by itself, and the leader looks for another place (NeedsServer).
+
+// ReleaseServers turns these servers of GPUs to releasing. Their members stay.
+type ReleaseServers struct{ IDs []string }
+
+func (ReleaseServers) clusterOperation() {}
+
+// lostServer is why a server of GPUs serves no more, "" while it does, or while its node is not heard of, which is no evidence.
+func (in ClusterInput) lostServer(p ClusterAssignment) string {
+	phase, message := MemberPhase(p, in.Observed, in.Nodes)
+	switch {
+	case in.Nodes[p.Node].Phase == api.NodeDown:
+		return fmt.Sprintf("node %s is down", p.Node)
+	case phase == api.MemberFailed:
+		return fmt.Sprintf("it failed on node %s%s", p.Node, because(message))
+	default:
+		return ""
+	}
+}
+
+// NeedsServer reports whether members of a group use GPUs by servers.
+func NeedsServer(g *api.Group) bool {
+	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool { return r.Class == api.ClassGPU && r.Way == api.WayRemote })
+}
+
+// withServers notes of a member which of its GPU servers are lost, and that it has none.
+func (l *look) withServers(m *member, parts []ClusterAssignment) {
+	i := slices.IndexFunc(l.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == m.Group })
+	if i < 0 || !NeedsServer(&l.Intent.Spec.Groups[i]) {
+		return
+	}
+	why := "no node has room for it"
+	for _, p := range parts {
+		if !p.ServesGPU() {
+			continue
+		}
+		lost := l.lostServer(p)
+		if lost == "" {
+			return
+		}
+		why = lost
+		l.servers = append(l.servers, lostServer{p, lost})
+	}
+	if m.loss == "" && m.phase == api.MemberReady {
+		m.phase, m.message = api.MemberUnhealthy, "it has no GPU server: "+why
+	}
+}
+
+// lostServer is a server that is to be released, and why.
+type lostServer struct {
+	ClusterAssignment
+	why string
+}
+
+// planServers releases servers that are lost.
+func (l *look) planServers() []ClusterOperation {
+	if len(l.servers) == 0 {
+		return nil
+	}
+	var release ReleaseServers
+	var events []ClusterOperation
+	for _, s := range l.servers {
+		release.IDs = append(release.IDs, s.ID)
+		events = append(events, Emit{
+			Reason: EventGPUServerLost, Member: s.Member, Node: s.Node,
+			Message: fmt.Sprintf("the GPU server of %s is lost: %s; programs that use it get an error, and later ones another server", s.Member, s.why),
+		})
+	}
+	return append([]ClusterOperation{release}, events...)
+}
+
+// PlanServer returns what to commit for a member that gets another GPU server.
+func PlanServer(servers []api.Assignment) []ClusterOperation {
+	ops := []ClusterOperation{Hold{Assignments: servers}}
+	for _, s := range servers {
+		ops = append(ops, Emit{
+			Reason: EventGPUServerPlaced, Member: s.Member, Node: s.Node, Message: fmt.Sprintf("programs that %s starts from now on use the GPU server on %s", s.Member, s.Node),
+		})
+	}
+	return ops
+}
