@@ -70,6 +70,8 @@ type DeviceClaim struct {
 	GUID string `json:"guid,omitempty"`
 	// Takes is how much of the device's counters the part takes. It counts for quotas and usage, also when the device is no longer known.
 	Takes map[string]int64 `json:"takes"`
+	// Why tells people why this device was chosen, where its place was open.
+	Why string `json:"why,omitempty"`
 }
 
 // PortKind is what a member's end of a network is.

@@ -56,4 +56,14 @@ type MemberDevice struct {
 	Way    string `json:"way"`
 	// Part is which of several equal parts it is, such as "vf3"; empty where parts have no names.
 	Part string `json:"part,omitempty"`
+	// Memory is how much of a remote GPU's memory it is; 0 for others. Why tells why the GPU was chosen.
+	Memory Bytes  `json:"memory,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+// DeviceUse is a part of a device of a node, and the member that holds it.
+type DeviceUse struct {
+	MemberDevice
+	// Member is CLUSTER/MEMBER; empty for a cluster that the reader does not see.
+	Member string `json:"member,omitempty"`
 }

@@ -270,6 +270,8 @@ type Node struct {
 	AllocatedDiskBytes   int64    `json:"allocated_disk_bytes,omitempty"`
 	QuarantinedCores     int      `json:"quarantined_cores"`
 	Members              []string `json:"members"`
+	// GPUUses are who holds which part of the node's GPUs.
+	GPUUses []DeviceUse `json:"gpu_uses,omitempty"`
 	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while operators want something of it.
 	// A drained node is empty of members when Members is.
 	Machine *MachinePart `json:"machine,omitempty"`

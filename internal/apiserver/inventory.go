@@ -147,8 +147,17 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 			nodes[i].AllocatedCores += len(a.Slots)
 			nodes[i].AllocatedMemoryBytes += a.NodeMemoryBytes()
 			nodes[i].AllocatedDiskBytes += a.DiskBytes
-			if visible && !a.IsSnapshot() {
-				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
+			member := ""
+			if visible {
+				member = name + "/" + a.Member
+			}
+			for _, d := range devicesOf(a) {
+				if d.Class == api.ClassGPU {
+					nodes[i].GPUUses = append(nodes[i].GPUUses, api.DeviceUse{MemberDevice: d, Member: member})
+				}
+			}
+			if visible && !a.IsSnapshot() && !a.ServesGPU() {
+				nodes[i].Members = append(nodes[i].Members, member)
 			}
 		}
 	}

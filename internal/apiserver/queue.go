@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -48,8 +50,22 @@ func (s *Server) explainCluster(ctx context.Context, in *byName) (*body[api.Expl
 	for i, w := range e.Waiting {
 		waiting[i] = shownWaiting(who(ctx), w)
 	}
-	e.Waiting = waiting
+	e.Waiting, e.GPUs = waiting, remoteGPUsOf(c)
 	return &body[api.Explanation]{e}, nil
+}
+
+// remoteGPUsOf are the remote GPUs of a cluster's members.
+func remoteGPUsOf(c *state.Cluster) (uses []api.DeviceUse) {
+	for a := range c.Held() {
+		if !a.ServesGPU() {
+			continue
+		}
+		for _, d := range devicesOf(a) {
+			uses = append(uses, api.DeviceUse{MemberDevice: d, Member: a.Member})
+		}
+	}
+	slices.SortStableFunc(uses, func(a, b api.DeviceUse) int { return strings.Compare(a.Member, b.Member) })
+	return uses
 }
 
 func (s *Server) listQueue(ctx context.Context, _ *struct{}) (*body[api.List[api.Waiting]], error) {

@@ -117,12 +117,20 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 func devicesText(m api.MemberStatus) string {
 	parts := make([]string, len(m.Devices))
 	for i, d := range m.Devices {
-		parts[i] = fmt.Sprintf("%s (%s)", d.Device, cmp.Or(d.Part, d.Way))
+		parts[i] = fmt.Sprintf("%s (%s)", d.Device, deviceAmount(d))
 		if d.Node != m.Node {
 			parts[i] += " of " + d.Node
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// deviceAmount is how much of a device a member has: vf3, whole, or 8GiB remote.
+func deviceAmount(d api.MemberDevice) string {
+	if d.Memory > 0 {
+		return d.Memory.String() + " " + d.Way
+	}
+	return cmp.Or(d.Part, d.Way)
 }
 
 // networksText is the addresses of a member on further networks: storage=10.64.32.2.

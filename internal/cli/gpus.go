@@ -48,7 +48,7 @@ func printGPUs(w io.Writer, n api.Node) {
 	}
 	fmt.Fprintln(w)
 	if len(n.Agent.GPUs) > 0 {
-		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "PROBLEMS")
+		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "REMOTE", "PROBLEMS")
 		for _, g := range n.Agent.GPUs {
 			numa, memory, links := "", "", ""
 			if g.NUMANode >= 0 {
@@ -64,13 +64,27 @@ func printGPUs(w io.Writer, n api.Node) {
 			if len(g.MIGProfiles) > 0 {
 				mig += " (" + strings.Join(g.MIGProfiles, " ") + ")"
 			}
-			table.row(g.ID, g.Model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, strings.Join(g.Problems, "; "))
+			table.row(g.ID, g.Model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), strings.Join(g.Problems, "; "))
 		}
 		table.flush()
 	}
+	printGPUUses(w, n.GPUUses)
 	for _, problem := range n.Agent.GPUProblems {
 		fmt.Fprintf(w, "GPUs: %s\n", problem)
 	}
+}
+
+// printGPUUses writes who holds which part of a node's GPUs.
+func printGPUUses(w io.Writer, uses []api.DeviceUse) {
+	if len(uses) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	table := newTable(w, "GPU", "HELD", "MEMBER", "REASON")
+	for _, u := range uses {
+		table.row(u.Device, deviceAmount(u.MemberDevice), orElse(u.Member, "of another project"), u.Why)
+	}
+	table.flush()
 }
 
 // groupGPUs is what each member of a group has of GPUs: 2 H200, or 1 of 80GiB; "" for none.

@@ -34,9 +34,23 @@ other machines would fit, in the order in which they would be taken.`,
 				a.printWaiting(w, ex.Waiting, false)
 			}
 			printMachineFits(w, ex.Machines)
+			printRemoteGPUs(w, ex.GPUs)
 		})
 	}
 	return cmd
+}
+
+// printRemoteGPUs lists which GPUs members use by servers, and why these.
+func printRemoteGPUs(w io.Writer, uses []api.DeviceUse) {
+	if len(uses) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "MEMBER", "GPU", "NODE", "HELD", "REASON")
+	for _, u := range uses {
+		t.row(u.Member, u.Device, u.Node, deviceAmount(u.MemberDevice), u.Why)
+	}
+	t.flush()
 }
 
 // printMachineFits lists machines that members of groups have, or could have.

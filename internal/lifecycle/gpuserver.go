@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -22,7 +23,8 @@ func (in ClusterInput) lostServer(p ClusterAssignment) string {
 	case in.Nodes[p.Node].Phase == api.NodeDown:
 		return fmt.Sprintf("node %s is down", p.Node)
 	case phase == api.MemberFailed:
-		return fmt.Sprintf("it failed on node %s%s", p.Node, because(message))
+		what, _, _ := strings.Cut(message, "; its last output: ") // which is the node's to show, and long
+		return fmt.Sprintf("it failed on node %s%s", p.Node, because(what))
 	default:
 		return ""
 	}

@@ -48,7 +48,39 @@ func (c *chooser) chooseServer(m *member, request int) bool {
 	slices.SortStableFunc(on, func(a, b serverOn) int {
 		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(b.left, a.left))
 	})
-	return slices.ContainsFunc(on, func(s serverOn) bool { return c.takeServer(m, request, s.id) })
+	return slices.ContainsFunc(on, func(s serverOn) bool {
+		if !c.takeServer(m, request, s.id) {
+			return false
+		}
+		c.explainServer(m, request, s, on)
+		return true
+	})
+}
+
+// whereText says where a node is from another, by their distance.
+var whereText = [...]string{sameNode: "the member's own node", sameLeaf: "a node under the same leaf switch", samePod: "a node in the same pod", elsewhere: "another node"}
+
+// explainServer notes with the claims of a member why they are on that node.
+func (c *chooser) explainServer(m *member, request int, chosen serverOn, on []serverOn) {
+	why := whereText[chosen.distance]
+	nearer, equal := 0, 0
+	for _, o := range on {
+		switch {
+		case o.distance < chosen.distance || o.distance == chosen.distance && o.left > chosen.left:
+			nearer++
+		case o.distance == chosen.distance && o.id != chosen.id:
+			equal++
+		}
+	}
+	if nearer > 0 {
+		why += fmt.Sprintf("; %s had too little free", plural(nearer, "better node"))
+	}
+	if equal > 0 {
+		why += fmt.Sprintf("; of %d equally near ones, with the most memory free", equal+1)
+	}
+	for i := range m.parts[request] {
+		m.parts[request][i].claim.Why = why
+	}
 }
 
 // FitServer chooses the remote GPUs of a member of a group that is on a node already. The text says what is missing; nothing is chosen then.

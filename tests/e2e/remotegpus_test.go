@@ -1,12 +1,11 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,23 +15,211 @@ import (
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
-// startGPUSite starts a site whose first node hands out so much memory of the machine's own OpenCL device, PoCL.
-func startGPUSite(t *testing.T, nodes, serving int, memory string) *site {
+// gpuPrograms is the folder with the programs of remote GPUs: NEARMETAL_GPU_PROGRAMS, or gpuremote beside the program.
+func gpuPrograms(t *testing.T) string {
 	t.Helper()
-	program(t, ordinary)
-	if vendors, err := filepath.Glob("/etc/OpenCL/vendors/*.icd"); err != nil || len(vendors) == 0 {
-		needs.Missing(t, "an OpenCL driver, such as Debian's pocl-opencl-icd")
+	folder := os.Getenv("NEARMETAL_GPU_PROGRAMS")
+	if folder == "" {
+		folder = filepath.Join(filepath.Dir(program(t, ordinary)), "gpuremote")
 	}
-	programs := filepath.Join(filepath.Dir(program(t, ordinary)), "gpuremote")
-	if _, err := os.Stat(filepath.Join(programs, "nearmetal-gpu-server")); err != nil {
-		needs.Missing(t, "the programs of remote GPUs (make gpuremote)")
+	for _, name := range []string{"nearmetal-gpu-server", "libnearmetal_opencl.so", "nearmetal-gpu-kernels"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			needs.Missing(t, "%s is not there; run: make gpuremote", filepath.Join(folder, name))
+		}
 	}
-	nothingLeft(t)
-	return startSite(t, nodes, "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--remote-gpu-nodes", fmt.Sprint(serving), "--node-cores", "1")
+	return folder
 }
 
-// kernels runs one of the eight kernels in a member, with further variables, and returns what it said.
-func (s *site) kernels(c api.Cluster, member string, more ...string) answer {
-	args := append([]string{"cluster", "ssh", c.Name, member, "--", "env"}, more...)
-	return s.cli(append(args, "/run/nearmetal-gpu/lib/nearmetal-gpu-kernels", "--api", "opencl", "--size", "test", "--kernel", "nn")...)
+// gpuSite is a site whose first node hands out memory of the machine's own OpenCL device, PoCL.
+type gpuSite struct{ *site }
+
+func startGPUSite(t *testing.T, memory string) gpuSite {
+	t.Helper()
+	program(t, ordinary)
+	if drivers, err := filepath.Glob("/etc/OpenCL/vendors/*.icd"); err != nil || len(drivers) == 0 {
+		needs.Missing(t, "there is no OpenCL driver; install pocl-opencl-icd")
+	}
+	programs := gpuPrograms(t)
+	nothingLeft(t)
+	return gpuSite{startSite(t, 2, "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
+}
+
+// in runs a shell command in a member.
+func (s gpuSite) in(c api.Cluster, member, command string) answer {
+	return s.cli("cluster", "ssh", c.Name, member, "--", command)
+}
+
+// kernel runs one of the eight kernels in a member, by remote OpenCL; it checks its results.
+func (s gpuSite) kernel(c api.Cluster, member, variables string) answer {
+	return s.in(c, member, "env "+variables+" /run/nearmetal-gpu/lib/nearmetal-gpu-kernels --api opencl --size test --kernel nn --runs 1")
+}
+
+// server is where a member's programs find their server: unix:PATH or tcp:HOST:PORT.
+func (s gpuSite) server(c api.Cluster, member string) string {
+	s.t.Helper()
+	a := s.in(c, member, "cat /etc/nearmetal/gpu-server")
+	if a.code != 0 {
+		s.t.Fatalf("%s knows no GPU server: %+v", member, a)
+	}
+	return strings.TrimSpace(a.out)
+}
+
+// processes are those of the host whose command line has these arguments in a row, by PID.
+func (s gpuSite) processes(arguments ...string) (pids []int) {
+	s.t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, file := range all {
+		text, err := os.ReadFile(file)
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err == nil && strings.Contains("\x00"+string(text), "\x00"+strings.Join(arguments, "\x00")+"\x00") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// kill kills the only process with these arguments.
+func (s gpuSite) killOnly(arguments ...string) {
+	s.t.Helper()
+	pids := s.processes(arguments...)
+	if len(pids) != 1 {
+		s.t.Fatalf("%d processes have the arguments %q, want one", len(pids), arguments)
+	}
+	if err := syscall.Kill(pids[0], syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Members use the GPU of the node that has one: by shared memory on that node, and by TCP on the other, within their cluster's network.
+func TestClustersShareTheGPUOfAnotherNode(t *testing.T) {
+	s := startGPUSite(t, "1GiB")
+	c1 := s.cluster("c1", 3, "--gpu", "1:remote:256MiB")
+	c2 := s.cluster("c2", 1, "--gpu", "1:remote:256MiB")
+	near, far, other := c1.Status.Members[0], c1.Status.Members[2], c2.Status.Members[0]
+	if near.Node != "n1" || far.Node != "n2" {
+		t.Fatalf("the members are on %s and %s, want n1 and n2", near.Node, far.Node)
+	}
+	if a := s.cli("cluster", "create", "c3", "--gpu", "1:remote:256MiB"); a.code != exitRefused || !strings.Contains(a.err, "0MiB of 1GiB free of GPU opencl0") && !strings.Contains(a.err, "core") {
+		t.Errorf("a fifth part of 256MiB of 1GiB: %d %q", a.code, a.err)
+	}
+	if got := s.server(c1, near.Name); !strings.HasPrefix(got, "unix:") {
+		t.Errorf("%s is on the GPU's node, and its server is %s", near.Name, got)
+	}
+	if a := s.kernel(c1, near.Name, ""); a.code != 0 {
+		t.Errorf("by shared memory: %+v", a)
+	}
+	s.wantWire(c1, far.Name)
+	s.wantNoOwnDevice(c1, far.Name)
+	s.wantBound(c1, far.Name, 256<<20)
+	s.wantStrangersRefused(c1, far.Name, near.Name, c2, other.Name)
+	s.wantServersBack(c1, far)
+	s.wantAdopted(c1, far.Name)
+	if out := s.must("node", "show", "n1"); !strings.Contains(out, "c1/"+far.Name) || !strings.Contains(out, "256MiB") {
+		t.Errorf("node show does not say who uses the GPU: %s", out)
+	}
+	s.must("cluster", "delete", "c1", "--yes")
+	if a := s.kernel(c2, other.Name, ""); a.code != 0 {
+		t.Errorf("c2 after the end of c1: %+v", a)
+	}
+	s.must("cluster", "delete", "c2", "--yes")
+	if left := s.processes("--supervise"); len(left) > 0 {
+		t.Errorf("servers are left: %v", left)
+	}
+}
+
+// wantWire runs a kernel in a member on another node than the GPU, and counts what crosses the network.
+func (s gpuSite) wantWire(c api.Cluster, member string) {
+	s.t.Helper()
+	sent := func() int {
+		n, err := strconv.Atoi(strings.TrimSpace(s.in(c, member, "cat /sys/class/net/eth0/statistics/tx_bytes").out))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return n
+	}
+	before := sent()
+	if a := s.kernel(c, member, ""); a.code != 0 {
+		s.t.Errorf("by TCP: %+v", a)
+	}
+	const records = 3000 * 8 // what the kernel copies to the device
+	if n := sent() - before; n < records {
+		s.t.Errorf("the member sent %d bytes, and copied %d to the GPU", n, records)
+	}
+}
+
+// wantNoOwnDevice makes sure that what a member calculates on is not its own node's processor.
+func (s gpuSite) wantNoOwnDevice(c api.Cluster, member string) {
+	s.t.Helper()
+	if a := s.kernel(c, member, "NEARMETAL_GPU_SERVER=tcp:127.0.0.1:1"); a.code == 0 {
+		s.t.Errorf("without the server, %s has an OpenCL device: %+v", member, a)
+	}
+}
+
+// wantBound takes memory until the server refuses.
+func (s gpuSite) wantBound(c api.Cluster, member string, bytes int) {
+	s.t.Helper()
+	a := s.in(c, member, "/run/nearmetal-gpu/lib/nearmetal-gpu-kernels share --api opencl --memory-until-refused")
+	if want := fmt.Sprintf("allocated %d bytes", bytes); !strings.Contains(a.out, want) || !strings.Contains(a.out, "CL_MEM_OBJECT_ALLOCATION_FAILURE") {
+		s.t.Errorf("memory beyond its part: %+v, want %q and the API's error", a, want)
+	}
+}
+
+// wantStrangersRefused calls the server of a member from another member of its cluster, and from another cluster.
+func (s gpuSite) wantStrangersRefused(c api.Cluster, member, beside string, other api.Cluster, stranger string) {
+	s.t.Helper()
+	at := s.server(c, member)
+	by := "NEARMETAL_GPU_SERVER=" + at + " NEARMETAL_GPU_TLS=/etc/nearmetal/tls"
+	if a := s.kernel(c, member, by); a.code != 0 {
+		s.t.Errorf("the member itself: %+v", a)
+	}
+	if a := s.kernel(c, beside, by); a.code == 0 || !strings.Contains(a.err, "gives no ticket") {
+		s.t.Errorf("another member of the cluster: %+v", a)
+	}
+	if a := s.kernel(c, member, "NEARMETAL_GPU_SERVER="+at); a.code == 0 || !strings.Contains(a.err, "the token is not this server's") {
+		s.t.Errorf("without a ticket: %+v", a)
+	}
+	address, port, _ := strings.Cut(strings.TrimPrefix(at, "tcp:"), ":")
+	const connect = "timeout 3 bash -c 'exec 3<>/dev/tcp/%s/%s'"
+	if a := s.in(c, beside, fmt.Sprintf(connect, address, port)); a.code != 0 {
+		s.t.Errorf("its network does not lead to the server: %+v", a)
+	}
+	if a := s.in(other, stranger, fmt.Sprintf(connect, address, port)); a.code == 0 {
+		s.t.Errorf("another cluster reaches the server at %s", at)
+	}
+}
+
+// wantServersBack kills the listener of a member's server, and then all of the server. The member stays, and its later programs work.
+func (s gpuSite) wantServersBack(c api.Cluster, m api.MemberStatus) {
+	s.t.Helper()
+	const firstProcess = "stat -c %Y /proc/1"
+	at, since := s.server(c, m.Name), s.in(c, m.Name, firstProcess).out
+	s.killOnly("/proc/self/exe", "--listen", at)
+	s.eventually(20*time.Second, "another listener", func() bool { return s.kernel(c, m.Name, "").code == 0 })
+	if events := s.must("cluster", "events", c.Name); strings.Contains(events, "GPUServerLost") {
+		s.t.Errorf("a listener that was killed is taken for a server that is lost: %s", events)
+	}
+	s.killOnly("/run/nearmetal-gpu/server", "--supervise", "--listen", at)
+	s.eventually(20*time.Second, "another server", func() bool {
+		return strings.Contains(s.must("cluster", "events", c.Name), "GPUServerPlaced") && s.kernel(c, m.Name, "").code == 0
+	})
+	if now := s.in(c, m.Name, firstProcess).out; now != since {
+		s.t.Errorf("the member was started again: its first process is of %q, and was of %q", now, since)
+	}
+	s.waitReady(c.Name)
+}
+
+// wantAdopted kills the agent of the GPU's node. Servers go on.
+func (s gpuSite) wantAdopted(c api.Cluster, member string) {
+	s.t.Helper()
+	before := s.processes("--supervise")
+	if err := syscall.Kill(s.agentOf("n1"), syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	s.waitForNodes(2)
+	if a := s.kernel(c, member, ""); a.code != 0 || !slices.Equal(s.processes("--supervise"), before) {
+		s.t.Errorf("after a new agent: %+v, servers %v, want %v", a, s.processes("--supervise"), before)
+	}
 }

@@ -30,7 +30,8 @@ pub fn run(arguments: Vec<String>) -> Result<(), String> {
     let mut pause = FIRST_PAUSE;
     while !ASKED_TO_END.load(Ordering::SeqCst) {
         let started = Instant::now();
-        let listener = Command::new("/proc/self/exe").args(&arguments).spawn().map_err(|error| format!("can't start a listener: {error}"))?;
+        let listener =
+            Command::new("/proc/self/exe").args(&arguments).spawn().map_err(|error| format!("can't start a listener: {error}"))?;
         let id = listener.id() as libc::pid_t;
         await_end(id);
         if ASKED_TO_END.load(Ordering::SeqCst) {
