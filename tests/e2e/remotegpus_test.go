@@ -41,7 +41,7 @@ func startGPUSite(t *testing.T, memory string) gpuSite {
 	}
 	programs := gpuPrograms(t)
 	nothingLeft(t)
-	return gpuSite{startSite(t, 2, "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
+	return gpuSite{startSite(t, 2, "--nodes", "2", "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
 }
 
 // in runs a shell command in a member.
