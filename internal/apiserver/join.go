@@ -192,6 +192,10 @@ func joinParts(st *api.ClusterStatus, record *api.ClusterRecord, parts []*api.As
 		part := joinMember(record, a, seen, false)
 		m := &st.Members[i]
 		m.Devices = append(m.Devices, part.Devices...)
+		if m.Phase == api.MemberReady && part.Phase == api.MemberUnknown && a.ServesGPU() {
+			m.Message = "its GPU server on node " + a.Node + " is not heard of" // it goes on, and maybe its programs do
+			continue
+		}
 		if m.Phase == api.MemberReady && part.Phase != api.MemberReady {
 			m.Phase, m.Message = part.Phase, "its devices on node "+a.Node+": "+cmp.Or(part.Message, string(part.Phase))
 			st.ReadyMembers--

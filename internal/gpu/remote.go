@@ -119,6 +119,9 @@ func (n *Node) FrontEnds() (*Edits, error) {
 	}
 	edits := &Edits{Mounts: []Mount{{Path: Dir + "/lib", HostPath: remote.Programs, ReadOnly: true}}, Libraries: map[string]string{}}
 	for _, name := range frontEnds {
+		if _, err := os.Stat(filepath.Join(remote.Programs, name)); err != nil {
+			continue
+		}
 		edits.Libraries[name] = Dir + "/lib/" + name
 	}
 	return edits, nil

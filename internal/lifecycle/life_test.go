@@ -31,6 +31,8 @@ func sketch[T any](ops []T) []string {
 			lines = append(lines, fmt.Sprintf("Emit %s: %s", op.Reason, strings.Join([]string{op.Message, op.Member, op.Node}, "|")))
 		case Need:
 			lines = append(lines, "Need "+string(op.Kind)+sketchWanted(op.Members))
+		case ReleaseServers:
+			lines = append(lines, fmt.Sprintf("ReleaseServers %v", op.IDs))
 		case Release:
 			line := fmt.Sprintf("Release %v: %s", op.IDs, op.Reason)
 			if op.Lost {

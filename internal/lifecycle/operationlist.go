@@ -29,7 +29,7 @@ func ClusterOperations() []ClusterOperation {
 		KeepFiles{},
 		Warn{},
 		Expire{},
-		Release{},
+		Release{}, ReleaseServers{},
 		ConfirmClean{},
 		NoteProofs{},
 		Quarantine{},

@@ -25,11 +25,9 @@ func (in ClusterInput) partsByMember() map[string][]ClusterAssignment {
 // whose node is not heard of is no evidence, as for members.
 func (in ClusterInput) withParts(m *member, parts []ClusterAssignment) string {
 	for _, p := range parts {
-		if p.ServesGPU() && in.lostServer(p) != "" {
-			continue // its member goes on without it (withServers)
-		}
 		phase, message := MemberPhase(p, in.Observed, in.Nodes)
 		switch {
+		case p.ServesGPU() && (phase == api.MemberUnknown || in.lostServer(p) != ""): // its member goes on without it (withServers)
 		case in.Nodes[p.Node].Phase == api.NodeDown:
 			return fmt.Sprintf("its part %s is on node %s, which is down", p.ID, p.Node)
 		case phase == api.MemberFailed:

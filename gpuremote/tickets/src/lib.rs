@@ -166,3 +166,33 @@ impl Office {
         taken.is_some_and(|at| now.duration_since(at) < LIFE)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn office() -> Office {
+        Office { directory: "/".into(), client: "x".into(), given: Mutex::default() }
+    }
+
+    #[test]
+    fn a_ticket_ends_unused() {
+        let (office, given) = (office(), Instant::now());
+        office.keep([1; TICKET_BYTES], given);
+        office.keep([2; TICKET_BYTES], given);
+        assert!(office.take_at(&[1; TICKET_BYTES], given + LIFE - Duration::from_secs(1)));
+        assert!(!office.take_at(&[2; TICKET_BYTES], given + LIFE));
+    }
+
+    #[test]
+    fn tickets_that_nobody_takes_are_bounded() {
+        let (office, start) = (office(), Instant::now());
+        for n in 0..MOST as u64 + 8 {
+            let mut ticket = [0; TICKET_BYTES];
+            ticket[..8].copy_from_slice(&n.to_le_bytes());
+            office.keep(ticket, start + Duration::from_micros(n));
+        }
+        assert_eq!(office.given.lock().unwrap().len(), MOST);
+        assert!(!office.take_at(&[0; TICKET_BYTES], start), "the oldest was kept");
+    }
+}

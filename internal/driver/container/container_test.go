@@ -46,7 +46,7 @@ func testContract(t *testing.T, runtime string, sharesMemory bool) {
 
 func fixture(r *rig) drivertest.Fixture {
 	return drivertest.Fixture{
-		Driver: r,
+		Driver: r, ServersOnly: true,
 		Ports:  r.ports,
 		Reopen: func(t *testing.T) driver.Driver { return waiting{Driver: r.open(t), rig: r} },
 		Member: func(t *testing.T) driver.Member {

@@ -47,6 +47,8 @@ type Fixture struct {
 	Cuts int
 	// CantPause: members of the driver can't be frozen in place.
 	CantPause bool
+	// ServersOnly: of all parts, the driver carries servers of remote GPUs alone, and refuses others.
+	ServersOnly bool
 	// Many is how many members the case that starts them at once starts; 0: six.
 	Many int
 }

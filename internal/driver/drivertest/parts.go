@@ -19,10 +19,18 @@ func partOf(t *testing.T, f Fixture) driver.Member {
 	return m
 }
 
-// carrier returns the driver's ability to carry parts. A driver without it must refuse a part that it is given as a member.
+// carrier returns the driver's ability to carry any part. A driver without it must refuse a part that it is given, as a member or as a part.
 func carrier(t *testing.T, ctx context.Context, f Fixture) (driver.PartCarrier, bool) {
 	t.Helper()
 	c, ok := f.Driver.(driver.PartCarrier)
+	if ok && f.ServersOnly {
+		m := partOf(t, f)
+		if c.StartPart(ctx, m) == nil {
+			t.Error("a driver that carries servers of remote GPUs alone started another part")
+		}
+		must(t, "Clean", f.Driver.Clean(ctx, m.Assignment.ID))
+		ok = false
+	}
 	if !ok {
 		m := partOf(t, f)
 		if f.Driver.Start(ctx, m) == nil {
