@@ -67,7 +67,7 @@ type Group struct {
 	UserData string `json:"user_data,omitempty"`
 	// Interconnect limits the group to nodes with a port in a cell that has these properties.
 	Interconnect Interconnect `json:"interconnect,omitzero"`
-	// GPU is how many whole GPUs of its node each member gets, COUNT or COUNT:KIND, as in GPURequest. It is stored among Devices.
+	// GPU is what each member gets of GPUs, as in GPURequest. It is stored among Devices.
 	GPU GPURequest `json:"gpu,omitempty"`
 	// LocalDisks are disks that the machine of each member has. They are for whole machines.
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`

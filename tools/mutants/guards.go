@@ -72,7 +72,7 @@ func guards() []Mutant {
 		homeGuards, silentGuards, volumeGuards, volumeAttachGuards, blockGuards, metalGuards, monitorGuards, machineVolumeGuards, remoteDataGuards, warmGuards, bmcGuards, ioLimitGuards, backupGuards, importGuards,
 
 		consoleGuards, shapeGuards,
-		hostCheckGuards, gpuGuards,
+		hostCheckGuards, gpuGuards, gpuServerGuards,
 		cliGuards,
 		diskspaceGuards,
 		wayoutGuards,

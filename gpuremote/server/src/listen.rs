@@ -17,6 +17,7 @@ use gpuremote_tickets::{Office, FIRST_BYTE};
 use gpuremote_transport::{send_with_files, Address};
 use gpuremote_wire::{Hello, Kind, Welcome, TOKEN_BYTES};
 
+use crate::bound::{Table, PLACES};
 use crate::options::Options;
 
 /// The first argument of a worker process.
@@ -42,6 +43,8 @@ struct Listener {
     options: Options,
     /// Where clients by TCP get tickets; none: they have the token, or need none.
     office: Option<Office>,
+    /// What clients have of their common bound, the file that it is in, and which places are taken; none: each has a bound of its own.
+    together: Option<(Table, OwnedFd, Mutex<[bool; PLACES]>)>,
     workers: Mutex<HashMap<u64, Worker>>,
 }
 
@@ -59,7 +62,11 @@ pub fn run(options: &Options) -> Result<(), String> {
         (Some(directory), Some(member)) => Some(Office::open(directory.as_ref(), member).map_err(|why| format!("--tls: {why}"))?),
         _ => None,
     };
-    let listener = Arc::new(Listener { options: options.clone(), office, workers: Mutex::default() });
+    let together = match options.together {
+        true => Some(table().map_err(|error| format!("can't make the table of clients' memory: {error}"))?),
+        false => None,
+    };
+    let listener = Arc::new(Listener { options: options.clone(), office, together, workers: Mutex::default() });
     let mut threads = Vec::new();
     for address in &options.listen {
         let cannot = |error: io::Error| format!("can't listen on {address}: {error}");
@@ -131,6 +138,8 @@ impl Listener {
         .and_then(|()| Hello::from_bytes(&greeting).map_err(Into::into));
         let hello = match hello {
             Ok(hello) => hello,
+            // Who connects and says nothing only looks whether somebody listens.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             Err(error) => return self.refuse(socket, &error.to_string(), error),
         };
         let joined = match hello.kind {
@@ -166,18 +175,18 @@ impl Listener {
 
     fn start(self: &Arc<Self>, socket: &Socket) -> Result<(), &'static str> {
         let started = self.start_worker();
-        let (session, worker, child) = started.map_err(|error| {
+        let (session, worker, child, place) = started.map_err(|error| {
             eprintln!("nearmetal-gpu-server: can't start a process for a client: {error}");
             "the server can't start a process for this client"
         })?;
         hand_over(&worker.control, Kind::Session, socket)?;
         self.workers.lock().expect("no one panics with this lock").insert(session, worker);
         let listener = Arc::clone(self);
-        thread::spawn(move || listener.wait(session, child));
+        thread::spawn(move || listener.wait(session, child, place));
         Ok(())
     }
 
-    fn start_worker(&self) -> io::Result<(u64, Worker, Child)> {
+    fn start_worker(&self) -> io::Result<(u64, Worker, Child, Option<usize>)> {
         let mut random = [0; 8 + TOKEN_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         let (number, token) = random.split_at(8);
@@ -186,15 +195,36 @@ impl Listener {
         let (control, of_worker) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("nearmetal-gpu-server").arg(WORKER).args(self.options.for_worker()).stdin(Stdio::from(OwnedFd::from(of_worker)));
+        let place = self.take_place()?;
+        if let (Some(place), Some((_, file, _))) = (place, &self.together) {
+            command.arg("--place").arg(format!("{}:{place}", file.as_raw_fd()));
+        }
         // What GPU programs print goes to standard output, wherever the driver runs.
         command.stdout(Stdio::from(output_file()?));
         // SAFETY: the call has no arguments that could be wrong.
         if unsafe { libc::geteuid() } == 0 && self.office.is_some() {
             command.uid(NOBODY).gid(NOBODY);
         }
-        let child = command.spawn()?;
+        let child = command.spawn().inspect_err(|_| self.free_place(place))?;
         (&control).write_all(&random)?;
-        Ok((session, Worker { token, control }, child))
+        Ok((session, Worker { token, control }, child, place))
+    }
+
+    /// A place in the table of clients' memory, where there is one.
+    fn take_place(&self) -> io::Result<Option<usize>> {
+        let Some((_, _, taken)) = &self.together else { return Ok(None) };
+        let mut taken = taken.lock().expect("no one panics with this lock");
+        let free = taken.iter().position(|taken| !taken).ok_or(io::Error::other("no place is left in the table of clients"))?;
+        taken[free] = true;
+        Ok(Some(free))
+    }
+
+    /// Gives a place back, with all that its client had.
+    fn free_place(&self, place: Option<usize>) {
+        if let (Some(place), Some((table, _, taken))) = (place, &self.together) {
+            table.clear(place);
+            taken.lock().expect("no one panics with this lock")[place] = false;
+        }
     }
 
     fn join(&self, hello: &Hello, socket: &Socket) -> Result<(), &'static str> {
@@ -203,8 +233,9 @@ impl Listener {
         hand_over(&worker.ok_or("there is no such session")?.control, hello.kind, socket)
     }
 
-    fn wait(&self, session: u64, mut child: Child) {
+    fn wait(&self, session: u64, mut child: Child, place: Option<usize>) {
         let ended = child.wait();
+        self.free_place(place);
         self.workers.lock().expect("no one panics with this lock").remove(&session);
         match ended {
             Ok(status) if status.success() => {}
@@ -212,6 +243,12 @@ impl Listener {
             Err(error) => eprintln!("nearmetal-gpu-server: can't wait for the process of a client: {error}"),
         }
     }
+}
+
+/// A new table of clients' memory. Its file stays open in the processes of clients.
+fn table() -> io::Result<(Table, OwnedFd, Mutex<[bool; PLACES]>)> {
+    let file = Table::file()?;
+    Ok((Table::map(&file)?, file, Mutex::new([false; PLACES])))
 }
 
 /// The first byte that comes, which stays to be read.

@@ -1,5 +1,6 @@
 //! `nearmetal-gpu-server` runs the GPU calls of clients, each in a process of its own.
 
+mod bound;
 mod cuda;
 mod handles;
 mod library;

@@ -1,8 +1,12 @@
 //! The command line.
 
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
 use gpuremote_transport::Address;
 use gpuremote_wire::TOKEN_BYTES;
 
+use crate::bound::{Bound, Table, PLACES};
 use crate::library::KINDS;
 
 pub const HELP: &str = "\
@@ -19,6 +23,7 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
   --cublas LIBRARY      CUDA's libraries, likewise (default libcublas.so.13 and so on): they are loaded when a client needs them
   --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)
   --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
+  --memory-together     all clients have that together
   --clients N           the most clients at a time (default 256)
   --help                print this
 ";
@@ -41,6 +46,9 @@ pub struct Options {
     pub libraries: [Option<String>; KINDS.len()],
     /// GPU memory that each client may have, in bytes.
     pub memory_bytes: u64,
+    /// Whether all clients have that together, and a client's place in the table of what each has: the number of an open file, and of the place.
+    pub together: bool,
+    pub place: Option<(RawFd, usize)>,
     /// The most clients at a time: each is a process with a context of the driver.
     pub clients: usize,
 }
@@ -57,6 +65,8 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         opencl: "libOpenCL.so.1".into(),
         libraries: [const { None }; KINDS.len()],
         memory_bytes: u64::MAX,
+        together: false,
+        place: None,
         clients: 256,
     };
     let mut rest = arguments.into_iter();
@@ -78,10 +88,19 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
                 let mib: u64 = text.parse().ok().filter(|&mib| mib > 0).ok_or(format!("--memory-mib {text}: write a number of MiB"))?;
                 options.memory_bytes = mib.saturating_mul(1 << 20);
             }
+            "--memory-together" => options.together = true,
+            "--place" => {
+                let text = value()?;
+                let place = text.split_once(':').and_then(|(file, place)| Some((file.parse().ok()?, place.parse().ok()?)));
+                options.place = Some(place.filter(|&(_, place)| place < PLACES).ok_or(format!("--place {text}: it is for workers"))?);
+            }
             "--clients" => {
                 let text = value()?;
-                options.clients =
-                    text.parse().ok().filter(|&clients| clients > 0).ok_or(format!("--clients {text}: write a number of clients"))?;
+                options.clients = text
+                    .parse()
+                    .ok()
+                    .filter(|&clients| (1..=PLACES).contains(&clients))
+                    .ok_or(format!("--clients {text}: write a number of clients, at most {PLACES}"))?;
             }
             "--token-file" => {
                 let path = value()?;
@@ -123,6 +142,15 @@ impl Options {
             arguments.extend(["--memory-mib".to_owned(), (self.memory_bytes >> 20).to_string()]);
         }
         arguments
+    }
+
+    /// The bound of a client's memory.
+    pub fn bound(&self) -> Result<Arc<Bound>, String> {
+        let Some((file, place)) = self.place else { return Ok(Arc::new(Bound::alone(self.memory_bytes))) };
+        // SAFETY: the server that started this process left the file open for it.
+        let file = unsafe { BorrowedFd::borrow_raw(file) };
+        let table = Table::map(&file).map_err(|error| format!("can't map what clients have of the memory: {error}"))?;
+        Ok(Arc::new(Bound::shared(self.memory_bytes, table, place)))
     }
 }
 

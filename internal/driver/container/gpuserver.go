@@ -109,7 +109,7 @@ func gpuServerArgs(a *api.Assignment) []string {
 	}
 	return []string{
 		gpu.Dir + "/server", "--supervise", "--listen", fmt.Sprintf("tcp:%s:%d", a.Address(), api.PortGPUServer), "--listen", "unix:" + gpuSocket,
-		"--memory-mib", fmt.Sprint(least), "--tls", gpuTLSDir, "--member", member.String(),
+		"--memory-mib", fmt.Sprint(least), "--memory-together", "--tls", gpuTLSDir, "--member", member.String(),
 	}
 }
 

@@ -2,42 +2,38 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 
 use gpuremote_wire::{Decoder, Encoder};
 
 use super::{calls, Server, INVALID_HANDLE, NOT_SUPPORTED, OUT_OF_MEMORY};
+use crate::bound::Bound;
 use crate::worker::{Link, Outcome};
 
 /// What a client has of the GPU's memory: bytes by address.
 pub struct Allocations {
-    bound_bytes: u64,
-    used_bytes: u64,
+    bound: Arc<Bound>,
     by_address: HashMap<u64, u64>,
 }
 
 impl Allocations {
-    pub fn new(bound_bytes: u64) -> Self {
-        Allocations { bound_bytes, used_bytes: 0, by_address: HashMap::new() }
+    pub fn new(bound: Arc<Bound>) -> Self {
+        Allocations { bound, by_address: HashMap::new() }
     }
 
     /// Whether there is a bound at all.
     pub fn is_bounded(&self) -> bool {
-        self.bound_bytes < u64::MAX
+        self.bound.is_bounded()
     }
 
-    /// Whether so many bytes more are within the bound.
-    fn fits(&self, bytes: u64) -> bool {
-        bytes <= self.bound_bytes - self.used_bytes
-    }
-
+    /// Notes what was taken of the bound.
     fn add(&mut self, address: u64, bytes: u64) {
-        self.used_bytes += bytes;
         self.by_address.insert(address, bytes);
     }
 
     fn remove(&mut self, address: u64) {
         if let Some(bytes) = self.by_address.remove(&address) {
-            self.used_bytes -= bytes;
+            self.bound.give_back(bytes);
         }
     }
 }
@@ -46,13 +42,16 @@ impl Server {
     /// Allocates within the bound. The lock is held meanwhile, so that two lanes do not pass it together.
     pub fn allocate(&self, bytes: u64, values: &mut Encoder, run: impl FnOnce(&mut u64, &mut Encoder) -> (i32, u64)) -> Outcome {
         let mut allocations = self.allocations.lock().expect("no one panics with this lock");
-        if !allocations.fits(bytes) {
+        if !allocations.bound.take(bytes) {
             return Outcome::Status(OUT_OF_MEMORY);
         }
         let mut address = 0;
-        let (status, bytes) = run(&mut address, values);
+        let (status, has) = run(&mut address, values);
+        // A pitch makes it more than was asked for; what a driver gave is counted, beyond the bound too.
+        let has = if status == 0 { has } else { 0 };
+        allocations.bound.settle(bytes, has);
         if status == 0 {
-            allocations.add(address, bytes);
+            allocations.add(address, has);
         }
         Outcome::Status(status)
     }
@@ -133,10 +132,10 @@ impl Server {
         let status = run(&mut free, &mut total);
         let allocations = self.allocations.lock().expect("no one panics with this lock");
         if wants_free {
-            values.u64((free as u64).min(allocations.bound_bytes - allocations.used_bytes));
+            values.u64((free as u64).min(allocations.bound.left()));
         }
         if wants_total {
-            values.u64((total as u64).min(allocations.bound_bytes));
+            values.u64((total as u64).min(allocations.bound.bytes()));
         }
         Ok(Outcome::Status(status))
     }
@@ -153,7 +152,7 @@ impl Server {
         let Some(run) = self.functions.cuDeviceTotalMem_v2 else { return Ok(Outcome::Status(NOT_SUPPORTED)) };
         let mut total = 0;
         let status = run(&mut total, device);
-        values.u64((total as u64).min(self.allocations.lock().expect("no one panics with this lock").bound_bytes));
+        values.u64((total as u64).min(self.allocations.lock().expect("no one panics with this lock").bound.bytes()));
         Ok(Outcome::Status(status))
     }
 }
@@ -164,13 +163,13 @@ mod tests {
 
     #[test]
     fn the_bound_holds_and_what_is_freed_comes_again() {
-        let mut allocations = Allocations::new(100);
-        assert!(allocations.fits(100) && !allocations.fits(101));
+        let bound = Arc::new(Bound::alone(100));
+        let mut allocations = Allocations::new(Arc::clone(&bound));
+        assert!(bound.take(60) && !bound.take(41));
         allocations.add(0x1000, 60);
-        assert!(!allocations.fits(41));
         allocations.remove(0x2000);
         allocations.remove(0x1000);
         allocations.remove(0x1000);
-        assert!(allocations.fits(100));
+        assert_eq!(bound.left(), 100);
     }
 }

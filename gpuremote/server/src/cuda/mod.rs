@@ -57,7 +57,7 @@ impl Shared {
             // SAFETY: the library is of this API.
             functions: unsafe { calls::Functions::load(&library) },
             handles: Handles::new(&calls::FIRST_HANDLES),
-            allocations: Mutex::new(memory::Allocations::new(options.memory_bytes)),
+            allocations: Mutex::new(memory::Allocations::new(options.bound()?)),
             host_functions: host_functions::HostFunctions::default(),
             ended_contexts: AtomicU64::new(0),
             captures: AtomicBool::new(false),

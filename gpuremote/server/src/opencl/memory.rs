@@ -2,13 +2,13 @@
 
 use std::ffi::c_void;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use gpuremote_wire::{Decoder, Encoder};
 
 use super::calls::kinds;
 use super::{data, Object, Server, INVALID_OPERATION, INVALID_VALUE};
+use crate::bound::Bound;
 use crate::worker::{Link, Outcome};
 
 const MEM_OBJECT_ALLOCATION_FAILURE: i32 = -4;
@@ -20,31 +20,6 @@ const HOST_MEMORY: u64 = 8 | 16 | 32;
 const MEM_SIZE: u32 = 0x1102;
 /// No pixel is longer: four channels of 32 bits.
 const PIXEL_BYTES: usize = 16;
-
-/// How much memory a client may have, and has, in bytes.
-pub struct Bound {
-    bytes: u64,
-    used: AtomicU64,
-}
-
-impl Bound {
-    pub fn new(bytes: u64) -> Self {
-        Bound { bytes, used: AtomicU64::new(0) }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn take(&self, bytes: u64) -> bool {
-        let taken = |used: u64| used.checked_add(bytes).filter(|&used| used <= self.bytes);
-        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken).is_ok()
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::SeqCst);
-    }
-}
 
 /// What a memory object has of the bound.
 struct Share {

@@ -36,7 +36,7 @@ type Object = *mut c_void;
 pub struct Shared {
     functions: calls::Functions,
     handles: Handles,
-    bound: Arc<memory::Bound>,
+    bound: Arc<crate::bound::Bound>,
     staged: transfers::Staged,
     events: events::Events,
     _library: libloading::Library,
@@ -54,7 +54,7 @@ impl Shared {
             // SAFETY: the library is of this API.
             functions: unsafe { driver::functions(&library) },
             handles: Handles::new(&calls::FIRST_HANDLES),
-            bound: Arc::new(memory::Bound::new(options.memory_bytes)),
+            bound: options.bound()?,
             staged: transfers::Staged::default(),
             events: events::Events::default(),
             _library: library,
