@@ -147,17 +147,13 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 			nodes[i].AllocatedCores += len(a.Slots)
 			nodes[i].AllocatedMemoryBytes += a.NodeMemoryBytes()
 			nodes[i].AllocatedDiskBytes += a.DiskBytes
-			member := ""
+			holder := ""
 			if visible {
-				member = name + "/" + a.Member
+				holder = name + "/" + a.Member
 			}
-			for _, d := range devicesOf(a) {
-				if d.Class == api.ClassGPU {
-					nodes[i].GPUUses = append(nodes[i].GPUUses, api.DeviceUse{MemberDevice: d, Member: member})
-				}
-			}
+			nodes[i].GPUUses = append(nodes[i].GPUUses, gpuUses(a, holder)...)
 			if visible && !a.IsSnapshot() && !a.ServesGPU() {
-				nodes[i].Members = append(nodes[i].Members, member)
+				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
 			}
 		}
 	}
@@ -172,6 +168,16 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 		}
 	}
 	return nodes
+}
+
+// gpuUses are the GPUs of its node that an assignment holds.
+func gpuUses(a *api.Assignment, holder string) (uses []api.DeviceUse) {
+	for _, d := range devicesOf(a) {
+		if d.Class == api.ClassGPU {
+			uses = append(uses, api.DeviceUse{MemberDevice: d, Member: holder})
+		}
+	}
+	return uses
 }
 
 // joinNode makes what is seen of one node, without its machine, its offer and what is on it.

@@ -56,9 +56,9 @@ func TestTheHostsOwnOpenCLDeviceIsHandedOutInPartsOnly(t *testing.T) {
 
 func TestWhatKeepsANodeFromHandingOutGPUsIsSaid(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"names no OpenCL driver":   func(c *Config) { c.Root = t.TempDir() },
-		"are not installed":        func(c *Config) { c.Remote.Programs = "" },
-		"nearmetal-gpu-server is":  func(c *Config) { c.Remote.Programs = t.TempDir() },
+		"names no OpenCL driver":  func(c *Config) { c.Root = t.TempDir() },
+		"are not installed":       func(c *Config) { c.Remote.Programs = "" },
+		"nearmetal-gpu-server is": func(c *Config) { c.Remote.Programs = t.TempDir() },
 	} {
 		n := remoteNode(t, change)
 		found := n.Read(t.Context())

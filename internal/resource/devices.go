@@ -116,7 +116,7 @@ func (p Parts) of(g *api.Group) Devices {
 	var sum Devices
 	for i := range g.Devices {
 		r := &g.Devices[i]
-		sum = sum.Plus(p[part{r.Class, r.Way}].Times(r.Count*int(r.Times())))
+		sum = sum.Plus(p[part{r.Class, r.Way}].Times(r.Count * int(r.Times())))
 	}
 	return sum
 }

@@ -55,7 +55,7 @@ func TestAWholeGPUIsOneMembersUntilItIsDeleted(t *testing.T) {
 	}{
 		{[]string{"c2", "--gpu", "1"}, exitRefused, "needs a whole GPU: node n1: its only GPU of that kind is taken"},
 		{[]string{"c2", "--gpu", "1:H200"}, exitRefused, "needs a whole GPU H200: node n1: it has example.com/gpu=gpu0 of an unknown model"},
-		{[]string{"c2", "--gpu", "1:remote"}, exitUsage, "GPUs over the network are not handed out yet"},
+		{[]string{"c2", "--gpu", "1:remote"}, exitUsage, `"1:remote" does not say how much memory of a GPU each member gets`},
 		{[]string{"c2", "--gpu", "1:mig"}, exitUsage, "slices of GPUs (MIG) are not handed out yet"},
 		{[]string{"c2", "--gpu", "1", "--stack", "vm"}, exitUsage, `members on the stack "vm" get no GPUs yet`},
 	} {

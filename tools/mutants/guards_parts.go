@@ -54,8 +54,8 @@ var partGuards = []Mutant{
 	{
 		Guard:   "a part on another node is proved clean by the agent there",
 		File:    "internal/decision/assign.go",
-		Find:    "CleanBy: api.ByAgents(on.Node)",
-		Replace: "CleanBy: api.ByAgents(m.Node)",
+		Find:    "CleanBy: api.ByAgents(on.Node),\n\t\t\t\t\tDevices: claims",
+		Replace: "CleanBy: api.ByAgents(m.Node),\n\t\t\t\t\tDevices: claims",
 		Test:    "./internal/decision TestDevicesOfOtherNodesArePartsThatTheirAgentsProveClean",
 	},
 	{

@@ -25,7 +25,7 @@ var _ driver.PartCarrier = (*Driver)(nil)
 const (
 	// gpuServerMemory is what a server may use of the node's memory beside that of the host's own OpenCL device: contexts of the driver, and rings.
 	gpuServerMemory = 2 << 30
-	gpuSocketDir = gpu.Dir + "/socket"
+	gpuSocketDir    = gpu.Dir + "/socket"
 	// gpuSocketName is that directory in the control directory of the server, where the agent keeps what is its own.
 	gpuSocketName = "gpu"
 	// gpuSocket is the server's socket in there.

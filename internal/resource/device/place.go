@@ -70,7 +70,9 @@ func (s *search) makeGroups() {
 			}
 			g.needs[id], g.mode[id] = s.needsOf(id, way, Part{Times: r.Times}), s.numberOf(way.Mode)
 		}
-		at := slices.IndexFunc(s.groups, func(o group) bool { return o.way == g.way && o.times == g.times && slices.EqualFunc(o.needs, g.needs, sameNeeds) })
+		at := slices.IndexFunc(s.groups, func(o group) bool {
+			return o.way == g.way && o.times == g.times && slices.EqualFunc(o.needs, g.needs, sameNeeds)
+		})
 		if at < 0 {
 			s.groups = append(s.groups, g)
 			continue
