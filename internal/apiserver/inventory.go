@@ -152,7 +152,7 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 				holder = name + "/" + a.Member
 			}
 			nodes[i].GPUUses = append(nodes[i].GPUUses, gpuUses(a, holder)...)
-			if visible && !a.IsSnapshot() && !a.ServesGPU() {
+			if visible && !a.IsSnapshot() { // servers of members' GPUs included: a drained node is not empty before they are gone
 				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
 			}
 		}
