@@ -377,7 +377,7 @@ func (s *Switch) SetPassword(ctx context.Context, password string) error {
 		return err
 	})
 	if err == nil && s.passwords.Right() != password {
-		err = fmt.Errorf("Redfish at %s: the BMC still takes the former password", s.base.Host)
+		err = fmt.Errorf("the BMC at %s (Redfish) still takes the former password", s.base.Host)
 	}
 	return err
 }
