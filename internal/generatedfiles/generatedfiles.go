@@ -1,7 +1,7 @@
 // Package generatedfiles writes the generated files of a member or machine below its root, where an image has files of its own.
 //
-// Each file is replaced at once. Accounts are merged with those of the image, so that its services keep theirs. The package must never follow a link that it
-// replaces. Start with Place.
+// Each file is replaced at once. Accounts are merged with those that are there, which the root of a machine may have added, and with those of the image, so
+// that its services keep theirs. The package must never follow a link that it replaces. Start with Place.
 package generatedfiles
 
 import (
@@ -26,7 +26,7 @@ type File struct {
 	UID, GID uint32
 }
 
-// accountFiles are merged with those of the image.
+// accountFiles are merged with those that are there and with those of the image.
 var accountFiles = []string{"/etc/passwd", "/etc/group"}
 
 // Place writes files below root, and removes those at the paths of before that are not among them. The layers of the image are the directories 0, 1 and so
@@ -37,7 +37,11 @@ func Place(root, layers string, before []string, files []File) error {
 			return fmt.Errorf("file %q: the path must be absolute and clean", f.Path)
 		}
 		if slices.Contains(accountFiles, f.Path) {
-			f.Content = []byte(accounts.Merge(string(f.Content), imageFile(layers, f.Path)))
+			there, err := currentFile(filepath.Join(root, f.Path))
+			if err != nil {
+				return fmt.Errorf("file %s: %w", f.Path, err)
+			}
+			f.Content = []byte(accounts.Merge(accounts.Merge(string(f.Content), there), imageFile(layers, f.Path)))
 		}
 		if err := place(filepath.Join(root, f.Path), f); err != nil {
 			return fmt.Errorf("file %s: %w", f.Path, err)
@@ -75,6 +79,22 @@ func place(at string, f File) error {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	return nil
+}
+
+// mostAccountBytes bounds a file of accounts: what is longer is none.
+const mostAccountBytes = 1 << 20
+
+// currentFile is the content of a file of accounts, "" if there is none.
+func currentFile(at string) (string, error) {
+	info, err := os.Lstat(at)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > mostAccountBytes) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(at)
+	return string(text), err
 }
 
 // imageFile is the content of a file of the image: of its topmost layer that has it, "" where none does.

@@ -1,8 +1,10 @@
 package generatedfiles
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -58,5 +60,54 @@ func TestTheTopmostLayersFileIsTheImages(t *testing.T) {
 		if got := imageFile(layers, name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
+	}
+}
+
+// The files are written again when a cluster grows. Packages that root has installed meanwhile have accounts, and so may people.
+func TestAccountsThatRootAddedStay(t *testing.T) {
+	root, layers := t.TempDir(), t.TempDir()
+	passwd := filepath.Join(root, "etc/passwd")
+	if err := os.MkdirAll(filepath.Join(layers, "0/etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(layers, "0/etc/passwd"), []byte("sshd:x:101:101::/:/bin/false\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	place := func(generated string) []string {
+		t.Helper()
+		f := File{Path: "/etc/passwd", Content: []byte(generated), Mode: 0o644, UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}
+		if err := Place(root, layers, nil, []File{f}); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(passwd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	}
+	const generated = "root:x:0:0::/root:/bin/sh\nhpc:x:1000:1000::/home/hpc:/bin/sh\n"
+	place(generated)
+	file, err := os.OpenFile(passwd, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString("ada:x:1001:1001::/home/ada:/bin/sh\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"root:x:0:0::/root:/bin/sh", "hpc:x:1000:1000::/home/hpc:/bin/bash", "sshd:x:101:101::/:/bin/false", "ada:x:1001:1001::/home/ada:/bin/sh"}
+	if got := place(strings.Replace(generated, "/home/hpc:/bin/sh", "/home/hpc:/bin/bash", 1)); !slices.Equal(got, want) {
+		t.Errorf("accounts are %q, want %q", got, want)
+	}
+
+	// What is no file has no accounts, and is not followed.
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	if err := errors.Join(os.Remove(passwd), os.WriteFile(elsewhere, []byte("eve:x:1002:1002::/:/bin/sh\n"), 0o644), os.Symlink(elsewhere, passwd)); err != nil {
+		t.Fatal(err)
+	}
+	if got := place(generated); slices.Contains(got, "eve:x:1002:1002::/:/bin/sh") {
+		t.Errorf("accounts are %q, some by a link", got)
 	}
 }

@@ -3,6 +3,20 @@ package main
 // metalGuards: a machine that a member has whole is the member's users', and is nobody's before it was cleaned.
 var metalGuards = []Mutant{
 	{
+		Guard:   "accounts that root added stay when files are written again",
+		File:    "internal/generatedfiles/generatedfiles.go",
+		Find:    "accounts.Merge(accounts.Merge(string(f.Content), there), ",
+		Replace: "accounts.Merge(accounts.Merge(string(f.Content), there[:0]), ",
+		Test:    "./internal/generatedfiles TestAccountsThatRootAddedStay",
+	},
+	{
+		Guard:   "a link in the place of accounts is not read",
+		File:    "internal/generatedfiles/generatedfiles.go",
+		Find:    "!info.Mode().IsRegular() || info.Size()",
+		Replace: "info.Size()",
+		Test:    "./internal/generatedfiles TestAccountsThatRootAddedStay",
+	},
+	{
 		Guard:   "a machine that is a member is believed about the member alone",
 		File:    "internal/monitor/monitor.go",
 		Find:    "if m.cfg.IsMember != nil && m.cfg.IsMember(name) {",
