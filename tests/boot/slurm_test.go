@@ -123,10 +123,18 @@ func (s *site) awaitIdle(nodes string) {
 	for node := range strings.FieldsSeq(nodes) {
 		want += node + " idle\n"
 	}
+	met := false
+	defer func() {
+		if !met {
+			out, err := s.try("cluster", "ssh", "s", "c-0", "--", "scontrol show node && squeue --states=all")
+			s.t.Logf("Slurm says (%v):\n%s", err, out)
+		}
+	}()
 	s.until(slurmDeadline, "nodes "+nodes+" to be idle", func() bool {
 		out, err := s.try("cluster", "ssh", "s", "c-0", "--", "sinfo", "--noheader", "--Node", "--partition=all", "--format=%N %T")
 		return err == nil && out == want
 	})
+	met = true
 }
 
 // saved tells whether slurmctld has a job's script in the state that another one would take over: both are written one after the other.
