@@ -47,6 +47,9 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 		"off, and not cleaned after a member": {func(_ *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, r.Power, r.Tenant = api.MachineOff, api.PowerOff, &api.MachineTenant{Assignment: "a"}
 		}, placement.Returning, true},
+		"off for a paused cluster": {func(_ *api.MachineIntent, r *api.MachineRecord) {
+			r.Phase, r.Power, r.Tenant = api.MachineOff, api.PowerOff, &api.MachineTenant{Assignment: "a", Paused: true}
+		}, placement.Down, true},
 		"cleaned": {func(_ *api.MachineIntent, r *api.MachineRecord) { r.Phase = api.MachineCleaning }, placement.Returning, false},
 		"cleaned, and to be removed": {func(in *api.MachineIntent, r *api.MachineRecord) {
 			r.Phase, in.RemoveRequestedAt = api.MachineCleaning, &noon

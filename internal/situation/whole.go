@@ -34,10 +34,12 @@ func (s *Site) onMachine(a *api.Assignment) (lifecycle.Observation, bool) {
 }
 
 // returning reports whether a machine that nobody is to have now is off or warm, and clean, after what is done with it, unless something fails: it is
-// stopped, cleaned or inspected, or rests and is about to be. One that its operators hold, remove, or asked to boot something does not come back by itself.
+// stopped, cleaned or inspected, or rests and is about to be. One that its operators hold, remove, or asked to boot something does not come back by itself, nor
+// one that is off for a paused cluster.
 func returning(m *state.Machine) bool {
 	r, pending := m.Record, m.PowerPending()
-	if r == nil || r.Quarantine != nil || m.Intent.RemoveRequestedAt != nil || m.Intent.Hold.Number > r.DoneHold || pending != nil && pending.Action != api.PowerActionOff {
+	if r == nil || r.Quarantine != nil || m.Intent.RemoveRequestedAt != nil || m.Intent.Hold.Number > r.DoneHold || pending != nil && pending.Action != api.PowerActionOff ||
+		r.Tenant != nil && r.Tenant.Paused {
 		return false
 	}
 	switch r.Phase {

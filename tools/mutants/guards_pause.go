@@ -3,6 +3,13 @@ package main
 // pauseGuards: whole machines go off for a pause with all files saved, stay their members', and come back as they were.
 var pauseGuards = []Mutant{
 	{
+		Guard:   "a machine that is off for a paused cluster does not come back by itself",
+		File:    "internal/situation/whole.go",
+		Find:    "r.Tenant != nil && r.Tenant.Paused {",
+		Replace: "r.Tenant != nil && r.Tenant.Paused && false {",
+		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
+	},
+	{
 		Guard:   "no machine goes off for a pause whose files were saved of another machine",
 		File:    "internal/lifecycle/machinepause.go",
 		Find:    "return f != nil && f.Assignment == a.ID",

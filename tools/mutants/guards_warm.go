@@ -47,8 +47,8 @@ var warmGuards = []Mutant{
 	{
 		Guard:   "a machine that is asked to boot does not come back by itself",
 		File:    "internal/situation/whole.go",
-		Find:    "|| pending != nil && pending.Action != api.PowerActionOff {",
-		Replace: "|| pending != nil && false {",
+		Find:    "|| pending != nil && pending.Action != api.PowerActionOff ||",
+		Replace: "|| pending != nil && false ||",
 		Test:    "./internal/situation TestOnlyMachinesThatAreReadyAndStayGetMembers",
 	},
 	{
