@@ -204,7 +204,7 @@ type MachineStop struct {
 	Deadline time.Time `json:"deadline"`
 	// ThenBoot is the environment to boot once it is off, empty for none.
 	ThenBoot string `json:"then_boot,omitempty"`
-	// Unheard: the stop failed while the machine was cut off from the server, so the machine was never told. It is told when it is heard of again.
+	// Unheard: the stop failed while the machine was cut off from the server, so it never got the order. It gets it when its agent connects again.
 	Unheard bool `json:"unheard,omitempty"`
 }
 

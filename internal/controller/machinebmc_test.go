@@ -33,6 +33,6 @@ func TestWhileABMCsPasswordIsChangedItIsAskedForNoSensors(t *testing.T) {
 	at := slices.IndexFunc(l.orders.desired.Machines, func(m provisioner.Machine) bool { return m.UID == l.all[1].UID() })
 	m := l.orders.desired.Machines[at]
 	if c := m.Target.Credentials; c.Password != "u1 first" || c.Next != "u1 next" || m.Guard.Duty != api.BMCRenew || m.Guard.Number != 4 {
-		t.Errorf("the provisioner is told %q or %q, and %+v", c.Password, c.Next, m.Guard)
+		t.Errorf("the provisioner gets the passwords %q and %q, and %+v", c.Password, c.Next, m.Guard)
 	}
 }

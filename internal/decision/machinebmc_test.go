@@ -112,7 +112,7 @@ func TestAnInterfaceThatCanNotBeClosedIsAnEventAndIsWatched(t *testing.T) {
 	events := len(m.events)
 	m.settle()
 	if len(m.events) != events {
-		t.Errorf("the same is told again: %v", m.events)
+		t.Errorf("the same change has another event: %v", m.events)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // A server of remote GPUs is a container as a member is: with its cluster's user IDs, a port on its cluster's network, a control group, and the node's own
-// /usr. What runs in it are calls of its member's programs, some of which are programs themselves. It is told from a member by its first process.
+// /usr. What runs in it are calls of its member's programs, some of which are programs themselves. Its first process tells it from a member.
 
 var _ driver.PartCarrier = (*Driver)(nil)
 

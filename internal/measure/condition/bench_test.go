@@ -3,7 +3,6 @@ package condition
 import (
 	"io"
 	"net"
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -32,16 +31,7 @@ func BenchmarkForwarder(b *testing.B) {
 func BenchmarkRoundTrip(b *testing.B) {
 	_, cfg := link(b, Condition{}, Condition{})
 	near, far := sockets(b, cfg)
-	go func() {
-		data := make([]byte, 64)
-		for {
-			n, from, err := far.ReadFromUDPAddrPort(data)
-			if err != nil {
-				return
-			}
-			_, _ = far.WriteToUDPAddrPort(data[:n], from)
-		}
-	}()
+	go echo(far)
 	for b.Loop() {
 		if _, err := near.Write([]byte{1}); err != nil {
 			b.Fatal(err)
@@ -55,25 +45,10 @@ func BenchmarkRoundTrip(b *testing.B) {
 // stream sends bytes from near to far by TCP, and returns how many Gbit/s that were.
 func stream(b *testing.B, cfg Config, bytes int64) float64 {
 	b.Helper()
-	var listener net.Listener
-	in(b, cfg.Far.Space, func() (err error) {
-		listener, err = net.Listen("tcp4", netip.AddrPortFrom(farAddress.Addr(), 7).String())
-		return err
-	})
-	defer listener.Close()
 	ended := make(chan error, 1)
-	go func() {
-		conn, err := listener.Accept()
-		if err == nil {
-			_, err = io.CopyN(io.Discard, conn, bytes)
-			_ = conn.Close()
-		}
+	conn := connect(b, cfg, func(far net.Conn) {
+		_, err := io.CopyN(io.Discard, far, bytes)
 		ended <- err
-	}()
-	var conn net.Conn
-	in(b, cfg.Near.Space, func() (err error) {
-		conn, err = net.Dial("tcp4", listener.Addr().String())
-		return err
 	})
 	defer conn.Close()
 	began, data := time.Now(), make([]byte, 1<<20)

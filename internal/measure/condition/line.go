@@ -18,6 +18,9 @@ type line struct {
 // maxLineBytes bounds what waits in one direction: 10 Gbit/s for 200 ms.
 const maxLineBytes = 256 << 20
 
+// mostSpare bounds how many buffers are kept for packets to come, of 64 KiB at most each.
+const mostSpare = 256
+
 // put keeps a copy of a packet, or reports false if there is no room.
 func (l *line) put(data []byte, at time.Duration, overtakes bool) bool {
 	if l.bytes+len(data) > maxLineBytes {
@@ -46,7 +49,7 @@ func (l *line) next() (packet, bool) {
 func (l *line) take() {
 	p := l.first().pop()
 	l.bytes -= len(p.data)
-	if len(l.spare) < 4096 {
+	if len(l.spare) < mostSpare {
 		l.spare = append(l.spare, p.data[:0])
 	}
 }

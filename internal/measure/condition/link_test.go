@@ -156,28 +156,36 @@ func counted(l *Link) map[string]Counters {
 	return map[string]Counters{"there": there, "back": back}
 }
 
-// transfer sends bytes from near to far and back by TCP, and fails unless they are the same. It returns how long that took.
-func transfer(t testing.TB, cfg Config, bytes int) time.Duration {
+// connect returns the near end of a TCP connection, whose far end is handled by a function and then closed.
+func connect(t testing.TB, cfg Config, handle func(far net.Conn)) net.Conn {
 	t.Helper()
 	var listener net.Listener
 	in(t, cfg.Far.Space, func() (err error) {
 		listener, err = net.Listen("tcp4", netip.AddrPortFrom(farAddress.Addr(), 7).String())
 		return err
 	})
-	defer listener.Close()
 	go func() {
-		conn, err := listener.Accept()
+		far, err := listener.Accept()
+		_ = listener.Close() // the next one gets its port
 		if err == nil {
-			_, _ = io.Copy(conn, conn)
-			_ = conn.Close()
+			handle(far)
+			_ = far.Close()
 		}
 	}()
-	var conn net.Conn
+	var near net.Conn
+	t.Cleanup(func() { listener.Close() })
 	in(t, cfg.Near.Space, func() (err error) {
-		conn, err = net.DialTimeout("tcp4", listener.Addr().String(), 20*time.Second)
+		near, err = net.DialTimeout("tcp4", listener.Addr().String(), 20*time.Second)
 		return err
 	})
-	defer conn.Close()
+	t.Cleanup(func() { near.Close() })
+	return near
+}
+
+// transfer sends bytes from near to far and back by TCP, and fails unless they are the same. It returns how long that took.
+func transfer(t testing.TB, cfg Config, bytes int) time.Duration {
+	t.Helper()
+	conn := connect(t, cfg, func(far net.Conn) { _, _ = io.Copy(far, far) })
 	began := time.Now()
 	if err := conn.SetDeadline(began.Add(time.Minute)); err != nil {
 		t.Fatal(err)
@@ -244,19 +252,22 @@ func TestTCPGetsThroughAllConditionsAtOnce(t *testing.T) {
 	}
 }
 
+// echo sends back what comes until the socket is closed.
+func echo(far *net.UDPConn) {
+	data := make([]byte, 64)
+	for {
+		n, from, err := far.ReadFromUDPAddrPort(data)
+		if err != nil {
+			return
+		}
+		_, _ = far.WriteToUDPAddrPort(data[:n], from)
+	}
+}
+
 func TestDelaysOfBothDirectionsAddUp(t *testing.T) {
 	l, cfg := link(t, Condition{Delay: 30 * time.Millisecond}, Condition{Delay: 20 * time.Millisecond})
 	near, far := sockets(t, cfg)
-	go func() {
-		data := make([]byte, 64)
-		for {
-			n, from, err := far.ReadFromUDPAddrPort(data)
-			if err != nil {
-				return
-			}
-			_, _ = far.WriteToUDPAddrPort(data[:n], from)
-		}
-	}()
+	go echo(far)
 	trip := func() time.Duration {
 		began := time.Now()
 		_, err := near.Write([]byte{1})
