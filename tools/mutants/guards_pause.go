@@ -192,13 +192,6 @@ var pauseGuards = []Mutant{
 		Test:    "./internal/machine/bootagent TestFilesOfBeforeAPauseAreLaidIntoTheRootOnceTheyAreWhole",
 	},
 	{
-		Guard:   "the boot agent follows no link among a tenant's files",
-		File:    "internal/machine/bootagent/memberfiles.go",
-		Find:    " || err == nil && !info.Mode().IsRegular() {",
-		Replace: " || err == nil && !info.Mode().IsRegular() && false {",
-		Test:    "./internal/machine/bootagent TestFilesOfBeforeAPauseAreLaidIntoTheRootOnceTheyAreWhole",
-	},
-	{
 		Guard:   "a machine goes off with its member in a pause",
 		File:    "internal/agent/poweroff.go",
 		Find:    "alive(m.state) && !order.WithMembers {",

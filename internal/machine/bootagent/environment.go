@@ -109,7 +109,7 @@ func (a *Agent) enterRoot(ctx context.Context, manifest *image.Manifest, stopDri
 	if err := os.WriteFile(filepath.Join(imageDir, "manifest.json"), a.welcome.Manifest, 0o644); err != nil {
 		return err
 	}
-	if err := overlay(dirs, a.fillRoot(ctx, filepath.Join(layersDir, strconv.Itoa(len(dirs))), backoff)); err != nil {
+	if err := overlay(dirs, a.fillRoot(ctx, backoff)); err != nil {
 		return err
 	}
 	stopDrivers()

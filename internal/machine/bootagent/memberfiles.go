@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,8 +21,8 @@ import (
 const fillTries = 3
 
 // fillRoot returns what lays the files of the member into the upper directory of the root, which it had changed before its pause; nil where there are none.
-// The accounts among them become those of a layer, a directory, with which the generated ones are merged. pause waits before another try.
-func (a *Agent) fillRoot(ctx context.Context, layer string, pause func(ctx context.Context, try int) error) func(upper string) error {
+// Generated accounts are merged with those among them (package generatedfiles). pause waits before another try.
+func (a *Agent) fillRoot(ctx context.Context, pause func(ctx context.Context, try int) error) func(upper string) error {
 	files := a.welcome.Files
 	if files == nil {
 		return nil
@@ -34,7 +33,7 @@ func (a *Agent) fillRoot(ctx context.Context, layer string, pause func(ctx conte
 			reached, err := a.fetchFiles(ctx, upper, *files)
 			if err == nil {
 				a.log.Info("files of before the pause are in the root", "bytes", files.SizeBytes, "took", time.Since(began))
-				return copyAccounts(upper, layer)
+				return nil
 			}
 			if reached {
 				answered++
@@ -80,28 +79,6 @@ func (a *Agent) fetchFiles(ctx context.Context, upper string, files image.Blob) 
 
 // maxFilesBytes is what files of a member may seem to hold at most, holes counted in part (archive.HoleFactor).
 const maxFilesBytes = 64 << 30
-
-// copyAccounts gives a layer the accounts of a root: package generatedfiles looks there for what it merges.
-func copyAccounts(upper, layer string) error {
-	root, err := os.OpenRoot(upper) // its files are a tenant's, links too
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	errs := []error{os.MkdirAll(filepath.Join(layer, "etc"), 0o755)}
-	for _, name := range []string{"etc/passwd", "etc/group"} {
-		info, err := root.Lstat(name)
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
-			continue
-		}
-		text, err := root.ReadFile(name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(layer, name), text, 0o644)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
 
 // emptyDir removes what an attempt left.
 func emptyDir(dir string) error {
