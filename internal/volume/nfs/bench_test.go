@@ -107,7 +107,7 @@ func byHand(b *testing.B, server, client end, disk string) string {
 		if err := m.Detach(context.Background()); err != nil {
 			b.Error(err)
 		}
-		if err := by.Stop(); err != nil {
+		if err := by.Stop(context.Background()); err != nil {
 			b.Error(err)
 		}
 	})

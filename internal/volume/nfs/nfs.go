@@ -192,7 +192,7 @@ func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Shar
 	cfg := s.serverConfig(space, want.ClusterUID, want.UserIDs)
 	trees := treesOf(want.Serves)
 	if len(trees) == 0 {
-		return nfsd.Found(cfg).Stop()
+		return nfsd.Found(cfg).Stop(ctx)
 	}
 	server, err := nfsd.Start(ctx, cfg)
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Sharer) serve(ctx context.Context, space netns.Handle, want volume.Shar
 	if slices.ContainsFunc(shares, func(uid string) bool {
 		return !slices.ContainsFunc(trees, func(v volume.Share) bool { return v.UID == uid })
 	}) {
-		if err := server.Stop(); err != nil {
+		if err := server.Stop(ctx); err != nil {
 			return err
 		}
 		if server, err = nfsd.Start(ctx, cfg); err != nil {
@@ -423,9 +423,9 @@ func (s *Sharer) End(ctx context.Context, cluster string) error {
 	}
 	w := s.way(cluster)
 	if space, more := w.open(); more == nil {
-		err = errors.Join(err, nfsd.Found(s.serverConfig(space, cluster, api.IDRange{})).Stop(), space.Close())
+		err = errors.Join(err, nfsd.Found(s.serverConfig(space, cluster, api.IDRange{})).Stop(ctx), space.Close())
 	} else if errors.Is(more, fs.ErrNotExist) {
-		err = errors.Join(err, nfsd.Remove(s.dir(cluster, nameServed)))
+		err = errors.Join(err, nfsd.Remove(ctx, s.dir(cluster, nameServed)))
 	} else {
 		err = errors.Join(err, more)
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/netns"
+	"github.com/nearmetal/nearmetal/internal/volume/mounts"
 )
 
 // Config is what a server is made of.
@@ -90,7 +91,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		err = s.export(s.root(), 0, flagReadOnly|flagRoot|flagCrossMount)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("serving volumes: %w", errors.Join(err, s.unmount()))
+		return nil, fmt.Errorf("serving volumes: %w", errors.Join(err, s.unmount(ctx)))
 	}
 	return s, nil
 }
@@ -384,12 +385,12 @@ func addressIn(info string) netip.Addr {
 }
 
 // Stop ends the server, and removes what it showed. Repeating it is harmless.
-func (s *Server) Stop() error {
+func (s *Server) Stop(ctx context.Context) error {
 	var err error
 	for _, name := range []string{"nfsd.export", "nfsd.fh", "auth.unix.ip"} { // what they hold can't be unmounted
 		err = errors.Join(err, s.flush(name))
 	}
-	err = errors.Join(err, s.unmount())
+	err = errors.Join(err, s.unmount(ctx))
 	if err != nil {
 		return fmt.Errorf("no longer serving volumes: %w", err)
 	}
@@ -397,10 +398,12 @@ func (s *Server) Stop() error {
 }
 
 // Remove removes what is left in the directory of a server that has ended with the host's boot.
-func Remove(dir string) error { return (&Server{cfg: Config{Dir: dir}}).unmount() }
+func Remove(ctx context.Context, dir string) error {
+	return (&Server{cfg: Config{Dir: dir}}).unmount(ctx)
+}
 
 // unmount ends the kernel's server, and removes all that is mounted in its directory.
-func (s *Server) unmount() error {
+func (s *Server) unmount(ctx context.Context) error {
 	dirs := []string{s.control()}
 	entries, err := os.ReadDir(s.root())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -412,7 +415,7 @@ func (s *Server) unmount() error {
 	for _, dir := range append(dirs, s.root()) {
 		mounted, err := isMount(dir)
 		if err == nil && mounted {
-			err = unix.Unmount(dir, 0)
+			err = mounts.Unmount(ctx, dir) // the kernel closes what a server had open a little later than it ends
 		}
 		if err != nil {
 			return fmt.Errorf("unmounting %s: %w", dir, err)

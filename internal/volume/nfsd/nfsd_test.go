@@ -45,7 +45,7 @@ func newLab(t *testing.T) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
+		if err := server.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -321,7 +321,7 @@ func TestAServerThatIsStoppedLeavesNothing(t *testing.T) {
 		t.Errorf("a server that runs is found again: %v", err)
 	}
 	for range 2 {
-		if err := l.server.Stop(); err != nil {
+		if err := l.server.Stop(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 	}
