@@ -425,8 +425,21 @@ func (b *wholeBench) mpi(ctx context.Context, size int) error {
 	if _, err := b.o.ask(ctx, b.dir, "cp", b.hello, wholeName+":hello"); err != nil {
 		return err
 	}
-	said, err := b.o.ask(ctx, b.dir, "cluster", "ssh", wholeName, "--", "mpirun", "--preload-binary", "-n", fmt.Sprint(size*wholeCores), "./hello")
+	var others []string
+	for i := 1; i < size; i++ {
+		others = append(others, fmt.Sprintf("%s-%d", wholeName, i))
+	}
+	said, err := b.o.ask(ctx, b.dir, "cluster", "ssh", wholeName, "--", spreadHello(others)+fmt.Sprintf("mpirun -n %d ./hello", size*wholeCores))
 	return errors.Join(err, wantHello(string(said), size*wholeCores))
+}
+
+// spreadHello is a shell command, with what separates it from the next, that copies the program from the first machine to others.
+func spreadHello(others []string) string {
+	command := ""
+	for _, host := range others {
+		command += "scp -q hello " + host + ":hello && "
+	}
+	return command
 }
 
 // wantHello checks that all ranks said hello.

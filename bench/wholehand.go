@@ -212,11 +212,15 @@ func (p *wholePeer) mpi(ctx context.Context, program string, count, cores int) (
 	if out, err := p.ssh(ctx, "scp", "-q", program, first+":hello").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("scp: %w: %s", err, out)
 	}
-	var hosts []string
+	var hosts, others []string
 	for i := range count {
 		hosts = append(hosts, fmt.Sprintf("h%d:%d", i, cores))
+		if i > 0 {
+			others = append(others, fmt.Sprintf("h%d", i))
+		}
 	}
-	out, err := p.ssh(ctx, "ssh", first, "mpirun --allow-run-as-root --preload-binary -n "+fmt.Sprint(count*cores)+" --host "+strings.Join(hosts, ",")+" ./hello").CombinedOutput()
+	command := spreadHello(others) + fmt.Sprintf("mpirun --allow-run-as-root -n %d --host %s ./hello", count*cores, strings.Join(hosts, ","))
+	out, err := p.ssh(ctx, "ssh", first, command).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("mpirun by hand: %w: %s", err, out)
 	}

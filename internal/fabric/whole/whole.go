@@ -91,7 +91,70 @@ func (f *Fabric) Attach(ctx context.Context, port fabric.Port, place fabric.Plac
 	if wrong := f.wrong(network, port); wrong != "" {
 		return fmt.Errorf("interface %s: %s", link.Attrs().Name, wrong)
 	}
+	if err := f.withdraw(); err != nil {
+		return fmt.Errorf("the address that the machine booted with: %w", err)
+	}
 	return ctx.Err()
+}
+
+// withdraw takes addresses that are no port's off the interface that the machine booted by. They are the machine's own, and stay reachable: the loopback
+// interface has them, and the kernel answers ARP requests for them (arp_ignore 0, ip-sysctl.rst). Programs that choose interfaces by their addresses
+// would else use the site's own network. Open MPI 4.1 also publishes one address of an interface and connects from another, which it then refuses.
+func (f *Fabric) withdraw() error {
+	link, err := f.linkAt("", "")
+	if err != nil {
+		return nil // a machine whose interface is gone has no address there
+	}
+	own, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	for _, a := range own {
+		if f.isPort(a) {
+			continue
+		}
+		if err := withdraw(link, a); err != nil {
+			return fmt.Errorf("%v: %w", a.IPNet, err)
+		}
+	}
+	return nil
+}
+
+// isPort reports whether an address is that of a port.
+func (f *Fabric) isPort(a netlink.Addr) bool {
+	for _, n := range f.applied {
+		for _, p := range n.Ports {
+			if a.Equal(*addressOf(n, p)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// withdraw moves an address to the loopback interface. What went from it by the interface still does.
+func withdraw(link netlink.Link, a netlink.Addr) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	routes, err := netlink.RouteList(link, netlink.FAMILY_V4)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(netlink.LinkSetUp(lo), netlink.AddrReplace(lo, &netlink.Addr{IPNet: &net.IPNet{IP: a.IP, Mask: net.CIDRMask(32, 32)}}), netlink.AddrDel(link, &a))
+	if err != nil {
+		return err
+	}
+	subnet := &net.IPNet{IP: a.IP.Mask(a.Mask), Mask: a.Mask}
+	err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: subnet, Src: a.IP, Scope: netlink.SCOPE_LINK})
+	for _, r := range routes {
+		if r.Gw != nil && subnet.Contains(r.Gw) {
+			r.Src, r.Flags = a.IP, r.Flags&int(netlink.FLAG_ONLINK) // the others say how the link is, and can't be set
+			err = errors.Join(err, netlink.RouteReplace(&r))
+		}
+	}
+	return err
 }
 
 // setUp gives an interface the MAC address, MTU and address of a port. The one that the machine booted by keeps what it has, for by it the machine is

@@ -3,8 +3,11 @@ package whole
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,4 +188,76 @@ func TestAMachineIsOnItsVLANBeforeItsMemberBegins(t *testing.T) {
 			t.Errorf("without the network: %v, and the address is there: %v", err, there())
 		}
 	})
+}
+
+// routes are those of the machine by an interface, as ip-route(8) would write them.
+func routes(t *testing.T, name string) (all []string) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	found, err := netlink.RouteList(link, netlink.FAMILY_V4)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, r := range found {
+		all = append(all, fmt.Sprintf("%v by %v from %v", r.Dst, r.Gw, r.Src))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// An interface has the address of a port alone: programs of MPI choose addresses by interfaces. The machine's own address stays reachable by the same
+// interface, and so do networks behind a gateway there.
+func TestTheAddressThatTheMachineBootedWithIsOnNoInterfaceThatProgramsUse(t *testing.T) {
+	for name, port := range map[string]string{"a port beside it": bootMAC, "a port elsewhere": dataMAC} {
+		inMachine(t, func(f *Fabric) {
+			ctx := context.Background()
+			boot, err := netlink.LinkByName("boot0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			own, err := netlink.ParseAddr("10.99.0.3/24")
+			if err == nil {
+				err = errors.Join(netlink.AddrAdd(boot, own), netlink.LinkSetUp(boot), netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(10, 99, 0, 1)}))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			networks, p := oneNetwork()
+			if err := f.Apply(ctx, networks); err != nil {
+				t.Error(err)
+			}
+			for range 2 {
+				if err := f.Attach(ctx, p, on(port)); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			addresses := map[string]string{}
+			all, err := netlink.AddrList(nil, netlink.FAMILY_V4)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, a := range all {
+				link, err := netlink.LinkByIndex(a.LinkIndex)
+				if err != nil {
+					t.Fatal(err)
+				}
+				addresses[a.IPNet.String()] = link.Attrs().Name
+			}
+			on := map[string]string{bootMAC: "boot0", dataMAC: "data0"}[port]
+			if want := map[string]string{"127.0.0.1/8": "lo", "10.99.0.3/32": "lo", "10.64.16.2/20": on}; !maps.Equal(addresses, want) {
+				t.Errorf("%s: addresses %v, want %v", name, addresses, want)
+			}
+			want := []string{"0.0.0.0/0 by 10.99.0.1 from 10.99.0.3", "10.99.0.0/24 by <nil> from 10.99.0.3"}
+			if on == "boot0" {
+				want = slices.Insert(want, 1, "10.64.16.0/20 by <nil> from 10.64.16.2")
+			}
+			if got := routes(t, "boot0"); !slices.Equal(got, want) {
+				t.Errorf("%s: routes %q, want %q", name, got, want)
+			}
+		})
+	}
 }
