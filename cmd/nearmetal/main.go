@@ -64,13 +64,25 @@ func main() {
 // remoteData runs the study of remote data, and prints what it measured.
 func remoteData(ctx context.Context, opts config.RemoteData) error {
 	report, err := study.Remote{
-		Out: opts.Out, Python: opts.Python, Delays: opts.Delays, Rounds: opts.Rounds, Megabytes: opts.Megabytes,
+		Out: opts.Out, Python: opts.Python, Rounds: opts.Rounds, Megabytes: opts.Megabytes,
+		Matrix: study.Matrix{
+			Delays: opts.Delays, Losses: fractions(opts.Losses), Duplicates: fractions(opts.Duplicates), Rates: opts.Rates, Jobs: opts.Jobs, Loaders: opts.Loaders,
+		},
 		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
 	}.Run(ctx)
 	if err != nil {
 		return err
 	}
 	return report.WriteText(opts.Streams.Out)
+}
+
+// fractions are percentages as fractions.
+func fractions(percent []float64) []float64 {
+	var all []float64
+	for _, p := range percent {
+		all = append(all, p/100)
+	}
+	return all
 }
 
 // buildWorker carries out one build; its argument are the CPUs to be kept to.

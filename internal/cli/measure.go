@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 )
 
@@ -16,29 +17,50 @@ func (a *app) measureCommand() *cobra.Command {
 
 func (a *app) measureRemoteDataCommand() *cobra.Command {
 	opts := config.RemoteData{Streams: a.Streams}
+	var rates []string
 	cmd := &cobra.Command{
 		Use:   "remote-data",
 		Short: "Run the same analysis on data that are near, far, copied and cached",
-		Long: `Make a file of events and serve it by XRootD over a link of this machine, whose delay varies. Run one analysis (uproot) in five ways in turn: the file is
-near, is copied first, is read from far away, by a cache that is empty, and by a cache that has read the same before. Write each run to
+		Long: `Make a file of events and serve it by XRootD over a link of this machine, whose conditions vary. Run one analysis (uproot) in five ways in turn: the file
+is near, is copied first, is read from far away, by a cache that is empty, and by a cache that has read the same before. Write each run to
 DIR/runs.jsonl, and DIR/report.json and DIR/report.html at the end.
 
-A study that was stopped goes on with the runs that are missing. Each delay is measured before it counts. Nothing is left when the command ends,
-however it ends, but its directory. It needs root, XRootD and a Python with uproot:
+One of --delay, --loss, --duplicate, --rate, --jobs and --loaders may have several values, which are the points of the curve. Round trips are
+measured before a run counts, and while it runs. Without --delay the delays are 0, 25ms, 75ms and 150ms, or 0 where something else varies.
+
+A study that was stopped goes on with the runs that are missing. Nothing is left when the command ends, however it ends, but its directory. It needs
+root, XRootD and a Python with uproot:
 
   apt install xrootd-server xrootd-server-plugins xrootd-client python3-xrootd python3-venv
   python3 -m venv --system-site-packages analysis
   analysis/bin/pip install uproot fsspec-xrootd`,
 		Example: `  nearmetal measure remote-data --python analysis/bin/python --out results
-  nearmetal measure remote-data --python analysis/bin/python --out long --delay 0,10ms,100ms,300ms --rounds 12 --megabytes 200`,
+  nearmetal measure remote-data --python analysis/bin/python --out long --delay 0,10ms,100ms,300ms --rounds 12 --megabytes 200
+  nearmetal measure remote-data --python analysis/bin/python --out lossy --delay 25ms --loss 0,0.1,1
+  nearmetal measure remote-data --python analysis/bin/python --out crowded --rate 100Mbit --loaders 0,5`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, text := range rates {
+				rate, err := api.ParseRate(text)
+				if err != nil {
+					return usage("--rate: %v", err)
+				}
+				opts.Rates = append(opts.Rates, rate)
+			}
+			if !cmd.Flags().Changed("delay") && max(len(opts.Losses), len(opts.Duplicates), len(opts.Rates), len(opts.Jobs), len(opts.Loaders)) > 1 {
+				opts.Delays = []time.Duration{0}
+			}
 			return call(cmd.Context(), "measure remote-data", a.Commands.RemoteData, opts)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Out, "out", "remote-data", "directory of the results")
 	cmd.Flags().StringVar(&opts.Python, "python", "python3", "a Python with uproot and XRootD")
-	cmd.Flags().DurationSliceVar(&opts.Delays, "delay", []time.Duration{0, 25 * time.Millisecond, 75 * time.Millisecond, 150 * time.Millisecond}, "round trips to add, each of which is one point of the curve")
+	cmd.Flags().DurationSliceVar(&opts.Delays, "delay", []time.Duration{0, 25 * time.Millisecond, 75 * time.Millisecond, 150 * time.Millisecond}, "round trips to add")
+	cmd.Flags().Float64SliceVar(&opts.Losses, "loss", nil, "packets lost in each direction, in percent")
+	cmd.Flags().Float64SliceVar(&opts.Duplicates, "duplicate", nil, "packets duplicated in each direction, in percent")
+	cmd.Flags().StringSliceVar(&rates, "rate", nil, "rates of the link in each direction, like 100Mbit; unlimited by default")
+	cmd.Flags().IntSliceVar(&opts.Jobs, "jobs", nil, "jobs that read at the same time (default 1)")
+	cmd.Flags().IntSliceVar(&opts.Loaders, "loaders", nil, "transfers by HTTP over the same link meanwhile (default 0)")
 	cmd.Flags().IntVar(&opts.Rounds, "rounds", 6, "how often each way is measured")
 	cmd.Flags().IntVar(&opts.Megabytes, "megabytes", 32, "size of the file, in MB")
 	return cmd

@@ -301,8 +301,12 @@ type RemoteData struct {
 	Out string
 	// Python is an interpreter with uproot and XRootD.
 	Python string
-	// Delays are added to round trips.
-	Delays []time.Duration
+	// Delays are added to round trips. Losses and Duplicates are percentages of packets, and Rates limit the link; each counts for either direction.
+	Delays             []time.Duration
+	Losses, Duplicates []float64
+	Rates              []api.Rate
+	// Jobs run at once, and Loaders beside them.
+	Jobs, Loaders []int
 	// Rounds is how often each way is measured, Megabytes the size of the file.
 	Rounds    int
 	Megabytes int

@@ -60,6 +60,34 @@ func (l *Link) Verify(ctx context.Context, tries int) error {
 	return fmt.Errorf("%w: the shortest of %d round trips takes %v, and its delays are %v", ErrNotInForce, answered, shortest, there.Delay+back.Delay)
 }
 
+// tripPatience is how long RoundTrips waits for an answer.
+const tripPatience = 2 * time.Second
+
+// RoundTrips measures round trips of the link one after the other, with a pause between two, until its context ends. It returns those whose packets came
+// back.
+func (l *Link) RoundTrips(ctx context.Context, pause time.Duration) ([]time.Duration, error) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	var seen []time.Duration
+	for i := 0; ; i++ {
+		trip, err := l.roundTrip(ctx, i&0xffff, tripPatience)
+		switch {
+		case ctx.Err() != nil:
+			return seen, nil
+		case errors.Is(err, os.ErrDeadlineExceeded): // lost, perhaps
+		case err != nil:
+			return seen, err
+		default:
+			seen = append(seen, trip)
+		}
+		select {
+		case <-ctx.Done():
+			return seen, nil
+		case <-tick.C:
+		}
+	}
+}
+
 // roundTrip is how long an echo takes from near to far and back (RFC 792, RFC 4443), or os.ErrDeadlineExceeded.
 func (l *Link) roundTrip(ctx context.Context, number int, patience time.Duration) (time.Duration, error) {
 	network, protocol, kind := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho)

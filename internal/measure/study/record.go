@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
@@ -22,16 +21,16 @@ type record struct {
 
 // head tells studies apart.
 type head struct {
-	Study     string          `json:"study"`
-	Delays    []time.Duration `json:"delays_ns"`
-	Rounds    int             `json:"rounds"`
-	Megabytes int             `json:"megabytes"`
+	Study string `json:"study"`
+	Matrix
+	Rounds    int `json:"rounds"`
+	Megabytes int `json:"megabytes"`
 }
 
 // openRecord opens the record of a study. A line that was cut off when the study was stopped is taken away.
 func openRecord(s Remote) (*record, error) {
 	path := filepath.Join(s.Out, "runs.jsonl")
-	want, err := json.Marshal(head{Study: "remote-data", Delays: s.Delays, Rounds: s.Rounds, Megabytes: s.Megabytes})
+	want, err := json.Marshal(head{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes})
 	if err != nil {
 		return nil, err
 	}

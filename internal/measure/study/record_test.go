@@ -2,17 +2,20 @@ package study
 
 import (
 	"bytes"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
 
 func remote(t *testing.T) Remote {
-	return Remote{Out: t.TempDir(), Python: "python3", Delays: []time.Duration{0, time.Millisecond}, Rounds: 2, Megabytes: 1, Say: t.Logf}
+	return Remote{Out: t.TempDir(), Python: "python3", Matrix: Matrix{Delays: []time.Duration{0, time.Millisecond}}, Rounds: 2, Megabytes: 1, Say: t.Logf}
 }
 
 func open(t *testing.T, s Remote) *record {
@@ -82,17 +85,57 @@ func TestBadStudiesAreRefused(t *testing.T) {
 		t.Error(err)
 	}
 	for name, change := range map[string]func(*Remote){
-		"no delays":        func(s *Remote) { s.Delays = nil },
 		"a negative delay": func(s *Remote) { s.Delays = []time.Duration{-1} },
 		"a long delay":     func(s *Remote) { s.Delays = []time.Duration{time.Hour} },
 		"one delay twice":  func(s *Remote) { s.Delays = []time.Duration{time.Second, 0, time.Second} },
 		"one round":        func(s *Remote) { s.Rounds = 1 },
 		"no file":          func(s *Remote) { s.Megabytes = 0 },
+		"all lost":         func(s *Remote) { s.Losses = []float64{1} },
+		"less than none":   func(s *Remote) { s.Duplicates = []float64{-0.1} },
+		"no number":        func(s *Remote) { s.Losses = []float64{math.NaN()} },
+		"no job":           func(s *Remote) { s.Jobs = []int{0} },
+		"too many jobs":    func(s *Remote) { s.Jobs = []int{101} },
+		"one rate twice":   func(s *Remote) { s.Rates = []api.Rate{1e9, 1e9} },
+		"an endless load":  func(s *Remote) { s.Loaders = []int{5} },
+		"two that vary":    func(s *Remote) { s.Jobs = []int{1, 5} },
 	} {
 		bad := remote(t)
 		change(&bad)
 		if bad.Validate() == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestPointsAreThoseOfTheConditionThatVaries(t *testing.T) {
+	delays := []time.Duration{50 * time.Millisecond}
+	for name, c := range map[string]struct {
+		of   Matrix
+		unit string
+		want []setting
+	}{
+		"nothing": {Matrix{}, "ms", []setting{{jobs: 1}}},
+		"delay": {
+			Matrix{Delays: []time.Duration{0, 75 * time.Millisecond}, Losses: []float64{0.01}},
+			"ms",
+			[]setting{{jobs: 1, loss: 0.01}, {x: 75, delay: 75 * time.Millisecond, jobs: 1, loss: 0.01}},
+		},
+		"loss":      {Matrix{Delays: delays, Losses: []float64{0, 0.01}}, "%", []setting{{delay: delays[0], jobs: 1}, {x: 1, delay: delays[0], loss: 0.01, jobs: 1}}},
+		"duplicate": {Matrix{Duplicates: []float64{0.5, 0}}, "%", []setting{{x: 50, duplicate: 0.5, jobs: 1}, {jobs: 1}}},
+		"rate":      {Matrix{Rates: []api.Rate{1e8, 1e9}}, "Mbit/s", []setting{{x: 100, rate: 1e8, jobs: 1}, {x: 1000, rate: 1e9, jobs: 1}}},
+		"jobs":      {Matrix{Jobs: []int{1, 10}}, "jobs", []setting{{x: 1, jobs: 1}, {x: 10, jobs: 10}}},
+		"loaders": {
+			Matrix{Loaders: []int{0, 5}, Rates: []api.Rate{1e8}, Jobs: []int{2}},
+			"loaders",
+			[]setting{{jobs: 2, rate: 1e8}, {x: 5, jobs: 2, rate: 1e8, loaders: 5}},
+		},
+	} {
+		if err := c.of.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		axis, got := c.of.points()
+		if axis.Unit != c.unit || !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v along %s, want %+v along %s", name, got, axis.Unit, c.want, c.unit)
 		}
 	}
 }

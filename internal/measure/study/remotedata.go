@@ -1,7 +1,8 @@
 // Package study runs studies whose sides are more than two programs: worlds with links, servers and caches.
 //
-// RemoteData is one job that reads remote data in several ways, over a link whose delay varies. What was measured is written as soon as it is there, so a
-// study that was stopped goes on where it was. The package must never leave out a run. Package measure turns runs into ratios and reports.
+// Remote is a study of jobs that read remote data in several ways, over a link whose conditions vary (matrix.go). What was measured is written as soon as
+// it is there, so a study that was stopped goes on where it was. The package must never leave out a run. Package measure turns runs into ratios and
+// reports.
 package study
 
 import (
@@ -29,7 +30,10 @@ const (
 // The metrics.
 const (
 	seconds   = "time_s"
+	slowest   = "slowest_s"
 	wireBytes = "wire_mb"
+	roundTrip = "round_trip_ms"
+	tailTrip  = "round_trip_95_ms"
 )
 
 // Remote is a study of remote data.
@@ -38,10 +42,10 @@ type Remote struct {
 	Out string
 	// Python is an interpreter with uproot and XRootD.
 	Python string
-	// Delays are added to each round trip: one point of the curve for each.
-	Delays []time.Duration
+	// Matrix is what jobs run under.
+	Matrix
 	Rounds int
-	// Megabytes is the size of the file that the job reads parts of.
+	// Megabytes is the size of the file that jobs read parts of.
 	Megabytes int
 	// Say tells of progress.
 	Say func(format string, args ...any)
@@ -49,18 +53,7 @@ type Remote struct {
 
 // Validate returns what is wrong with a study.
 func (s Remote) Validate() error {
-	var errs []error
-	if len(s.Delays) == 0 {
-		errs = append(errs, errors.New("no delays: name at least one, like 75ms"))
-	}
-	for _, d := range s.Delays {
-		if d < 0 || d > 10*time.Second {
-			errs = append(errs, fmt.Errorf("a delay of %v: it must be between 0 and 10s", d))
-		}
-	}
-	if sorted := slices.Sorted(slices.Values(s.Delays)); len(slices.Compact(sorted)) < len(s.Delays) {
-		errs = append(errs, fmt.Errorf("delays %v: each counts once", s.Delays))
-	}
+	errs := []error{s.Matrix.Validate()}
 	if s.Rounds < 2 {
 		errs = append(errs, fmt.Errorf("%d rounds: an interval needs at least 2, better 6", s.Rounds))
 	}
@@ -104,6 +97,7 @@ func (s Remote) measureMissing(ctx context.Context, record *record) error {
 			w.close()
 		}
 	}()
+	axis, points := s.points()
 	all, done := s.Rounds*len(s.sides()), 0
 	for pair, order := range measure.Schedule(s.sides(), s.Rounds) {
 		for _, side := range order {
@@ -119,10 +113,10 @@ func (s Remote) measureMissing(ctx context.Context, record *record) error {
 				}
 			}
 			run := measure.Run{Side: side, Pair: pair, StartedAt: time.Now()}
-			for _, delay := range s.Delays {
-				point, err := w.measure(ctx, side, delay)
+			for _, at := range points {
+				point, err := w.measure(ctx, side, at, pair)
 				if err != nil {
-					return fmt.Errorf("round %d of %d, %s, +%v: %w", pair+1, s.Rounds, side, delay, err)
+					return fmt.Errorf("round %d of %d, %s, at %v %s: %w", pair+1, s.Rounds, side, at.x, axis.Unit, err)
 				}
 				run.Points = append(run.Points, point)
 			}
@@ -130,17 +124,17 @@ func (s Remote) measureMissing(ctx context.Context, record *record) error {
 			if err := record.add(run); err != nil {
 				return err
 			}
-			s.Say("run %d of %d: %s", done, all, line(run))
+			s.Say("run %d of %d: %s", done, all, line(run, axis))
 		}
 	}
 	return nil
 }
 
 // line is a run for people.
-func line(r measure.Run) string {
+func line(r measure.Run, axis measure.Axis) string {
 	said := r.Side + ":"
 	for _, p := range r.Points {
-		said += fmt.Sprintf(" %.2f s at +%v ms,", p.Values[seconds], p.X)
+		said += fmt.Sprintf(" %.2f s at %v %s,", p.Values[seconds], p.X, axis.Unit)
 	}
 	return said[:len(said)-1]
 }
@@ -166,16 +160,27 @@ func (s Remote) report(runs []measure.Run) (measure.Report, error) {
 }
 
 func (s Remote) experiment(runs []measure.Run) measure.Experiment {
+	axis, _ := s.points()
+	metrics := []measure.Metric{{Name: seconds, Title: "Time", Unit: "s"}}
+	for _, m := range []measure.Metric{
+		{Name: slowest, Title: "Time of the slowest job", Unit: "s"},
+		{Name: wireBytes, Title: "Data over the link", Unit: "MB"},
+		{Name: roundTrip, Title: "Round trip meanwhile, median", Unit: "ms"},
+		{Name: tailTrip, Title: "Round trip meanwhile, 95th percentile", Unit: "ms"},
+	} {
+		if slices.ContainsFunc(runs, func(r measure.Run) bool {
+			return slices.ContainsFunc(r.Points, func(p measure.Point) bool { return p.Values[m.Name] > 0 })
+		}) {
+			metrics = append(metrics, m)
+		}
+	}
 	return measure.Experiment{
 		Title: "An analysis of remote data",
 		Summary: "A job reads some branches of a file of events, which is on its own disk or on an XRootD server at the other end of a link. Times are from opening the file to " +
-			"the result, the copy included where there is one; starting Python is not. All processes share this machine, and only the delay of the link is far away: " +
-			"what the distance costs is shown, and not how fast a network is.",
-		Axis: measure.Axis{Name: "Added round trip", Unit: "ms"},
-		Metrics: []measure.Metric{
-			{Name: seconds, Title: "Time", Unit: "s"},
-			{Name: wireBytes, Title: "Data over the link", Unit: "MB"},
-		},
+			"the result, the copy included where there is one; starting Python is not. Of jobs at once it is the mean. All processes share this machine, and the link is made " +
+			"in it: what its conditions cost is shown, and not how fast a network is.",
+		Axis:    axis,
+		Metrics: metrics,
 		Sides: []measure.Side{
 			{Name: copied, Description: "xrdcp copies the whole file, then the job reads the copy"},
 			{Name: near, Description: "the file is on the job's own disk", Reference: true},
@@ -183,12 +188,11 @@ func (s Remote) experiment(runs []measure.Run) measure.Experiment {
 			{Name: cold, Description: "the job reads by an XCache beside it that has nothing yet"},
 			{Name: warm, Description: "the job reads by an XCache that has read the same before"},
 		},
-		Conditions: append([]measure.Condition{
+		Conditions: slices.Concat([]measure.Condition{
 			{Name: "file", Value: strconv.Itoa(s.Megabytes) + " MB, seed 1"},
 			{Name: "rounds", Value: strconv.Itoa(s.Rounds)},
 			{Name: "link", Value: "TUN devices in this machine, whose delay was measured before each run"},
-			{Name: "energy", Value: energy()},
-		}, versions(s.Python)...),
+		}, s.conditions(), []measure.Condition{{Name: "energy", Value: energy()}}, versions(s.Python)),
 		Runs: runs,
 	}
 }

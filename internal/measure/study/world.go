@@ -12,8 +12,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -42,6 +44,9 @@ var (
 
 const fileName = "events.root"
 
+// tripsEvery is the pause between two round trips that are measured while jobs run.
+const tripsEvery = 20 * time.Millisecond
+
 // The cache holds all that the job reads, in blocks of this size.
 const (
 	cacheBytes = 20 << 30
@@ -55,7 +60,8 @@ type world struct {
 	link        *condition.Link
 	server      *xrootd.Server
 	cache       *xrootd.Cache
-	// result is what the job must find, however it reads.
+	// result is what each job must find, however it reads.
+	mu     sync.Mutex
 	result string
 }
 
@@ -150,30 +156,79 @@ func lastLines(said string) string {
 	return strings.Join(all[max(0, len(all)-3):], "; ")
 }
 
-// measure runs the job once.
-func (w *world) measure(ctx context.Context, side string, delay time.Duration) (measure.Point, error) {
+// measure runs the jobs of a setting once.
+func (w *world) measure(ctx context.Context, side string, at setting, round int) (measure.Point, error) {
 	if err := w.prepare(ctx, side); err != nil {
 		return measure.Point{}, err
 	}
-	half := condition.Condition{Delay: delay / 2}
-	err := w.link.Change(half, half)
+	way := at.condition(round)
+	err := w.link.Change(way, way)
 	if err == nil {
 		err = w.link.Verify(ctx, 50)
 	}
 	if err != nil {
 		return measure.Point{}, err
 	}
-	_, before := w.link.Counters()
-	took, err := w.job(ctx, side)
+	unload, err := w.load(ctx, at.loaders)
 	if err != nil {
 		return measure.Point{}, err
 	}
+	_, before := w.link.Counters()
+	trips := w.trips(ctx)
+	took, err := w.jobs(ctx, side, at.jobs)
+	seen, missed := trips()
 	_, after := w.link.Counters()
-	point := measure.Point{X: float64(delay) / float64(time.Millisecond), Values: map[string]float64{seconds: took}}
-	if crossed := after.Bytes - before.Bytes; crossed > 0 {
-		point.Values[wireBytes] = float64(crossed) / 1e6
+	if err := errors.Join(err, missed, unload()); err != nil {
+		return measure.Point{}, err
 	}
-	return point, nil
+	values := map[string]float64{seconds: mean(took)}
+	if at.jobs > 1 {
+		values[slowest] = slices.Max(took)
+	}
+	if crossed := after.Bytes - before.Bytes; crossed > 0 && side != near && at.loaders == 0 { // what loaders load is not the job's
+		values[wireBytes] = float64(crossed) / 1e6
+	}
+	if len(seen) > 0 {
+		slices.Sort(seen)
+		values[roundTrip] = milliseconds(seen[len(seen)/2])
+		values[tailTrip] = milliseconds(seen[(len(seen)-1)*95/100])
+	}
+	return measure.Point{X: at.x, Values: values}, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func mean(values []float64) float64 {
+	sum := 0.0
+	for _, v := range values {
+		sum += v
+	}
+	return sum / float64(len(values))
+}
+
+// trips measures round trips of the link until the function that it returns is called, which returns them.
+func (w *world) trips(ctx context.Context) func() ([]time.Duration, error) {
+	ctx, end := context.WithCancel(ctx)
+	var seen []time.Duration
+	var err error
+	var running sync.WaitGroup
+	running.Go(func() { seen, err = w.link.RoundTrips(ctx, tripsEvery) })
+	return func() ([]time.Duration, error) {
+		end()
+		running.Wait()
+		return seen, err
+	}
+}
+
+// jobs runs jobs of a side at the same time, and returns how many seconds each took.
+func (w *world) jobs(ctx context.Context, side string, n int) ([]float64, error) {
+	took, errs := make([]float64, n), make([]error, n)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() { took[i], errs[i] = w.job(ctx, side, i) })
+	}
+	running.Wait()
+	return took, errors.Join(errs...)
 }
 
 // prepare brings about what a side begins with, which is not measured: a cache that is empty, or one that has read the same before.
@@ -206,8 +261,8 @@ func (w *world) prepare(ctx context.Context, side string) error {
 	return err
 }
 
-// job does the work of a side, and returns how many seconds it took.
-func (w *world) job(ctx context.Context, side string) (float64, error) {
+// job does the work of a side as one of several jobs, and returns how many seconds it took.
+func (w *world) job(ctx context.Context, side string, number int) (float64, error) {
 	switch side {
 	case near:
 		return w.skim(ctx, w.path("files", fileName))
@@ -216,7 +271,7 @@ func (w *world) job(ctx context.Context, side string) (float64, error) {
 	case cold, warm:
 		return w.skim(ctx, "root://"+cacheAt.String()+"//"+fileName)
 	}
-	to := w.path("copy.root")
+	to := w.path(fmt.Sprintf("copy-%d.root", number))
 	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return 0, err
 	}
@@ -244,6 +299,8 @@ func (w *world) skim(ctx context.Context, url string) (float64, error) {
 		return 0, fmt.Errorf("the analysis of %s printed %q", url, out)
 	}
 	result := fmt.Sprintf("%d events with %.1f GeV", found.Kept, found.SumPt)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.result == "" {
 		w.result = result
 	}

@@ -1,11 +1,16 @@
 package study
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/measure/condition"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -49,5 +54,70 @@ func TestAnAnalysisMustFindTheSameHoweverItReads(t *testing.T) {
 	}
 	if _, err := w.skim(t.Context(), filepath.Join(dir, "missing")); err == nil || !strings.Contains(err.Error(), "No such file") {
 		t.Errorf("an analysis that fails: %v", err)
+	}
+}
+
+// linked is a world that has a link of some rate, and nothing else.
+func linked(t *testing.T, rate api.Rate) *world {
+	t.Helper()
+	w := &world{}
+	t.Cleanup(w.close)
+	var err error
+	for _, space := range []*netns.Handle{&w.near, &w.far} {
+		if *space, err = netns.New(); err == nil {
+			err = space.Do(loopbackUp)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	way := setting{rate: rate}.condition(0)
+	w.link, err = condition.Open(condition.Config{
+		Near: condition.End{Space: w.near, Name: "near", Address: nearEnd}, Far: condition.End{Space: w.far, Name: "far", Address: farEnd}, There: way, Back: way,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// Loaders load from the far end until they are ended, and round trips wait in the queue behind what they load.
+func TestLoadersFillTheLink(t *testing.T) {
+	w := linked(t, 10e6)
+	for range 2 { // they can begin again
+		unload, err := w.load(t.Context(), 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, before := w.link.Counters()
+		trips := w.trips(t.Context())
+		look := time.NewTicker(10 * time.Millisecond)
+		for now := before; now.Bytes < before.Bytes+1<<20; _, now = w.link.Counters() {
+			select {
+			case <-look.C:
+			case <-t.Context().Done():
+				t.Fatal("nothing is loaded")
+			}
+		}
+		look.Stop()
+		seen, err := trips()
+		if err := errors.Join(err, unload()); err != nil {
+			t.Fatal(err)
+		}
+		// 32 packets of 1500 B wait at most, which take 38 ms.
+		if len(seen) == 0 || slices.Max(seen) < 10*time.Millisecond {
+			t.Errorf("round trips beside loaders: %v", seen)
+		}
+	}
+}
+
+func TestLoadersThatCannotLoadEndTheRun(t *testing.T) {
+	w := linked(t, 10e6)
+	if err := w.link.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w.link = nil
+	if _, err := w.load(t.Context(), 1); err == nil {
+		t.Error("loaders without a link load")
 	}
 }
