@@ -42,7 +42,11 @@ var (
 	cacheAt = netip.MustParseAddrPort("127.0.0.1:1094")
 )
 
-const fileName = "events.root"
+// The file that jobs read, and one whose copy connects a cache.
+const (
+	fileName  = "events.root"
+	smallName = "small"
+)
 
 // tripsEvery is the pause between two round trips that are measured while jobs run.
 const tripsEvery = 20 * time.Millisecond
@@ -51,6 +55,7 @@ const tripsEvery = 20 * time.Millisecond
 const (
 	cacheBytes = 20 << 30
 	blockBytes = 512 << 10
+	prefetch   = 10
 )
 
 // world is what a study measures in.
@@ -94,6 +99,9 @@ func (w *world) build(ctx context.Context, megabytes int) error {
 	}
 	if _, err := w.run(ctx, w.python, "-c", makeProgram, w.path("files", fileName), strconv.Itoa(megabytes), "1"); err != nil {
 		return fmt.Errorf("making the file of events: %w", err)
+	}
+	if err := os.WriteFile(w.path("files", smallName), []byte("small"), 0o644); err != nil {
+		return err
 	}
 	w.link, err = condition.Open(condition.Config{
 		Near: condition.End{Space: w.near, Name: "near", Address: nearEnd},
@@ -158,13 +166,13 @@ func lastLines(said string) string {
 
 // measure runs the jobs of a setting once.
 func (w *world) measure(ctx context.Context, side string, at setting, round int) (measure.Point, error) {
-	if err := w.prepare(ctx, side); err != nil {
-		return measure.Point{}, err
-	}
 	way := at.condition(round)
 	err := w.link.Change(way, way)
 	if err == nil {
 		err = w.link.Verify(ctx, 50)
+	}
+	if err == nil {
+		err = w.prepare(ctx, side)
 	}
 	if err != nil {
 		return measure.Point{}, err
@@ -191,7 +199,7 @@ func (w *world) measure(ctx context.Context, side string, at setting, round int)
 	if len(seen) > 0 {
 		slices.Sort(seen)
 		values[roundTrip] = milliseconds(seen[len(seen)/2])
-		values[tailTrip] = milliseconds(seen[(len(seen)-1)*95/100])
+		values[tailTrip] = milliseconds(seen[len(seen)*95/100])
 	}
 	return measure.Point{X: at.x, Values: values}, nil
 }
@@ -231,33 +239,35 @@ func (w *world) jobs(ctx context.Context, side string, n int) ([]float64, error)
 	return took, errors.Join(errs...)
 }
 
-// prepare brings about what a side begins with, which is not measured: a cache that is empty, or one that has read the same before.
+// prepare brings about what a side begins with, which is not measured: a cache that is connected to the server, as that of a site is, and that has nothing,
+// or has read the same before. A new process is connected for each point: congestion control remembers the round trips of the point before (BBR for 10 s).
 func (w *world) prepare(ctx context.Context, side string) error {
 	if side != cold && side != warm {
 		return nil
 	}
-	if side == cold && w.cache != nil {
+	if w.cache != nil {
 		err := w.cache.Stop()
 		w.cache = nil
 		if err != nil {
 			return err
 		}
+	}
+	if side == cold {
 		if err := os.RemoveAll(w.path("cached")); err != nil {
 			return err
 		}
 	}
-	if w.cache == nil {
-		var err error
-		if w.cache, err = xrootd.StartCache(ctx, w.near, xrootd.CacheConfig{
-			Address: cacheAt, Origin: server.String(), Dir: w.path("cached"), Work: w.path("cache"), SizeBytes: cacheBytes, BlockBytes: blockBytes, Prefetch: 10,
-		}); err != nil {
-			return err
-		}
+	var err error
+	if w.cache, err = xrootd.StartCache(ctx, w.near, xrootd.CacheConfig{
+		Address: cacheAt, Origin: server.String(), Dir: w.path("cached"), Work: w.path("cache"), SizeBytes: cacheBytes, BlockBytes: blockBytes, Prefetch: prefetch,
+	}); err != nil {
+		return err
 	}
-	if side == cold {
-		return nil
+	if side == warm {
+		_, err := w.skim(ctx, "root://"+cacheAt.String()+"//"+fileName)
+		return err
 	}
-	_, err := w.skim(ctx, "root://"+cacheAt.String()+"//"+fileName)
+	_, err = w.run(ctx, "xrdcp", "--nopbar", "-f", "root://"+cacheAt.String()+"//"+smallName, w.path(smallName))
 	return err
 }
 
