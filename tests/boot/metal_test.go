@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/measure"
 	"github.com/nearmetal/nearmetal/testbed/vdc"
 )
 
@@ -24,6 +25,25 @@ func (s *site) awaitInspected(names ...string) {
 	s.t.Helper()
 	for _, name := range names {
 		s.waitUntil(name, "inspected and off", inspectDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.InspectedAt != nil })
+	}
+}
+
+// wantMessages runs a program of MPI over members, whose ranks send each other messages, by as many ranks as are given: names alone say that ranks were
+// started, and not that they reach each other.
+func (s *site) wantMessages(cluster string, ranks int, members ...string) {
+	s.t.Helper()
+	programs, err := measure.BuildPrograms(s.t.Context(), s.t.TempDir())
+	must(s.t, err)
+	s.run("cp", programs.Hello, cluster+":hello")
+	script := ""
+	for _, other := range members[1:] {
+		script += "scp -q hello " + other + ":hello && "
+	}
+	said := s.in(cluster, members[0], script+fmt.Sprintf("timeout 300 mpirun -n %d ./hello", ranks))
+	for _, member := range members {
+		if got := strings.Count(said, fmt.Sprintf(" of %d on %s\n", ranks, member)); got != ranks/len(members) {
+			s.t.Errorf("%d ranks of %s sent a message, want %d:\n%s", got, member, ranks/len(members), said)
+		}
 	}
 }
 
@@ -48,6 +68,7 @@ func TestMachinesThatWereOffBecomeAClusterOfWholeMachines(t *testing.T) {
 	if want := []string{"m1-0", "m1-0", "m1-1", "m1-1"}; !slices.Equal(hosts, want) {
 		t.Errorf("four ranks ran on %v, want %v", hosts, want)
 	}
+	s.wantMessages("m1", 4, "m1-0", "m1-1")
 	if kernel := s.run("cluster", "ssh", "m1", "--", "cat /proc/cmdline"); !strings.Contains(kernel, "nearmetal.") {
 		t.Errorf("the first member's kernel was started with %q, which is no machine's that booted from here", kernel)
 	}
