@@ -122,6 +122,20 @@ var machineVolumeGuards = []Mutant{
 		Test:    "./internal/fabric/whole TestAMachineIsOnItsVLANBeforeItsMemberBegins",
 	},
 	{
+		Guard:   "programs of MPI find no address of the site's own network on an interface",
+		File:    "internal/fabric/whole/whole.go",
+		Find:    "if err := f.withdraw(); err != nil {",
+		Replace: "if err := error(nil); err != nil {",
+		Test:    "./internal/fabric/whole TestTheAddressThatTheMachineBootedWithIsOnNoInterfaceThatProgramsUse",
+	},
+	{
+		Guard:   "a machine is reached behind a gateway from the address that it booted with",
+		File:    "internal/fabric/whole/whole.go",
+		Find:    "if r.Gw != nil && subnet.Contains(r.Gw) {",
+		Replace: "if false {",
+		Test:    "./internal/fabric/whole TestTheAddressThatTheMachineBootedWithIsOnNoInterfaceThatProgramsUse",
+	},
+	{
 		Guard:   "the network of a machine stays until its volumes are given back",
 		File:    "internal/agent/networks.go",
 		Find:    " && !a.bringsBackBy(m) {",

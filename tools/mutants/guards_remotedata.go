@@ -86,4 +86,25 @@ var remoteDataGuards = []Mutant{
 		Replace: "if result != w.result && false {",
 		Test:    "./internal/measure/study TestAnAnalysisMustFindTheSameHoweverItReads",
 	},
+	{
+		Guard:   "a load beside the job has a rate to fill",
+		File:    "internal/measure/study/matrix.go",
+		Find:    "if n > 0 && len(m.Rates) == 0 {",
+		Replace: "if false {",
+		Test:    "./internal/measure/study TestBadStudiesAreRefused",
+	},
+	{
+		Guard:   "a curve has one condition that varies",
+		File:    "internal/measure/study/matrix.go",
+		Find:    "several := m.several(); several > 1",
+		Replace: "several := m.several(); several > 2",
+		Test:    "./internal/measure/study TestBadStudiesAreRefused",
+	},
+	{
+		Guard:   "loaders load when the job begins",
+		File:    "internal/measure/study/load.go",
+		Find:    "\t\tcase <-began:\n",
+		Replace: "\t\tdefault:\n",
+		Test:    "./internal/measure/study TestLoadersFillTheLink",
+	},
 }

@@ -85,11 +85,15 @@ func linked(t *testing.T, rate api.Rate) *world {
 func TestLoadersFillTheLink(t *testing.T) {
 	w := linked(t, 10e6)
 	for range 2 { // they can begin again
+		_, idle := w.link.Counters()
 		unload, err := w.load(t.Context(), 2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, before := w.link.Counters()
+		if got := before.Bytes - idle.Bytes; got < 300 { // two headers of HTTP
+			t.Errorf("the job would begin when %d B were loaded", got)
+		}
 		trips := w.trips(t.Context())
 		look := time.NewTicker(10 * time.Millisecond)
 		for now := before; now.Bytes < before.Bytes+1<<20; _, now = w.link.Counters() {
