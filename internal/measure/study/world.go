@@ -42,10 +42,10 @@ var (
 	cacheAt = netip.MustParseAddrPort("127.0.0.1:1094")
 )
 
-// The file that jobs read, and one whose copy connects a cache.
+// The file that jobs read, and another one.
 const (
 	fileName  = "events.root"
-	smallName = "small"
+	otherName = "other.root"
 )
 
 // tripsEvery is the pause between two round trips that are measured while jobs run.
@@ -100,7 +100,7 @@ func (w *world) build(ctx context.Context, megabytes int) error {
 	if _, err := w.run(ctx, w.python, "-c", makeProgram, w.path("files", fileName), strconv.Itoa(megabytes), "1"); err != nil {
 		return fmt.Errorf("making the file of events: %w", err)
 	}
-	if err := os.WriteFile(w.path("files", smallName), []byte("small"), 0o644); err != nil {
+	if err := os.Link(w.path("files", fileName), w.path("files", otherName)); err != nil {
 		return err
 	}
 	w.link, err = condition.Open(condition.Config{
@@ -239,8 +239,9 @@ func (w *world) jobs(ctx context.Context, side string, n int) ([]float64, error)
 	return took, errors.Join(errs...)
 }
 
-// prepare brings about what a side begins with, which is not measured: a cache that is connected to the server, as that of a site is, and that has nothing,
-// or has read the same before. A new process is connected for each point: congestion control remembers the round trips of the point before (BBR for 10 s).
+// prepare brings about what a side begins with, which is not measured: a cache that has read the same before, or one in use, which has read another file of
+// the server's and nothing of this one. A new process is connected for each point: congestion control remembers the round trips of the point before, BBR
+// for 10 s.
 func (w *world) prepare(ctx context.Context, side string) error {
 	if side != cold && side != warm {
 		return nil
@@ -267,7 +268,7 @@ func (w *world) prepare(ctx context.Context, side string) error {
 		_, err := w.skim(ctx, "root://"+cacheAt.String()+"//"+fileName)
 		return err
 	}
-	_, err = w.run(ctx, "xrdcp", "--nopbar", "-f", "root://"+cacheAt.String()+"//"+smallName, w.path(smallName))
+	_, err = w.run(ctx, "xrdcp", "--nopbar", "-f", "root://"+cacheAt.String()+"//"+otherName, w.path(otherName))
 	return err
 }
 
