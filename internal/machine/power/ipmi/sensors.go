@@ -50,25 +50,37 @@ type repository struct {
 	names map[byte]string
 }
 
-// Sensors implements sensors.Reader. The data records of the sensors are read at first, and again when they have changed.
+// Sensors implements sensors.Reader. The data records of the sensors are read at first, and again when they have changed. Where no
+// sensor has the power, DCMI is asked.
 func (s *Switch) Sensors(ctx context.Context) ([]api.Sensor, error) {
 	var all []api.Sensor
 	err := s.session(ctx, func(c *rmcpplus.Session) error {
-		repo, err := s.repository(ctx, c)
-		if err != nil {
-			return err
-		}
-		for i, r := range repo.records {
-			reading, err := readSensor(ctx, c, r, repo.limits[i])
-			if err != nil {
-				return err
-			}
-			all = append(all, reading)
-		}
-		return nil
+		read, err := s.readAll(ctx, c)
+		all, err = withPower(ctx, c, read, err)
+		return err
 	})
 	if err != nil {
 		return nil, err
+	}
+	return all, nil
+}
+
+// readAll reads the sensors that the BMC has records of.
+func (s *Switch) readAll(ctx context.Context, c *rmcpplus.Session) ([]api.Sensor, error) {
+	var all []api.Sensor
+	repo, err := s.repository(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if len(repo.records) == 0 {
+		return nil, fmt.Errorf("the BMC has no records of sensors: %w", power.ErrCannot)
+	}
+	for i, r := range repo.records {
+		reading, err := readSensor(ctx, c, r, repo.limits[i])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, reading)
 	}
 	return all, nil
 }
@@ -114,6 +126,10 @@ func (repo *repository) read(ctx context.Context, c *rmcpplus.Session) error {
 	id := uint16(0)
 	for range maxRecords {
 		data, next, err := readRecord(ctx, c, id)
+		var failed *rmcpplus.Completion
+		if id == 0 && errors.As(err, &failed) && failed.Code == notPresent {
+			return nil // it is empty
+		}
 		if err != nil {
 			return fmt.Errorf("read sensor data record %04Xh: %w", id, err)
 		}

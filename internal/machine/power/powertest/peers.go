@@ -129,16 +129,34 @@ const (
 // StartSimWithHost starts a machine with a system interface. The test needs a C compiler and the package libopenipmi-dev, too.
 func StartSimWithHost(t *testing.T, host Host) *Sim {
 	t.Helper()
+	source := filepath.Join(moduleRoot(t), "testbed/vdc/inner/hostinterface.c") // the virtual data centre's
+	return startSim(t, fmt.Sprintf("loadlib %q %q\n", module(t, source), host), nil)
+}
+
+// StartSimWithPower starts a machine whose BMC reads its power by DCMI: so many watts, or none now. commands are as of StartSim. The test needs what
+// StartSimWithHost does.
+func StartSimWithPower(t *testing.T, watts int, active bool, commands ...string) *Sim {
+	t.Helper()
+	state := 0
+	if active {
+		state = 1
+	}
+	source := unpacked(t, t.TempDir(), "dcmi.c")
+	return startSim(t, fmt.Sprintf("loadlib %q \"%d %d\"\n", module(t, source), watts, state), commands)
+}
+
+// module makes a module of ipmi_sim from its source.
+func module(t *testing.T, source string) string {
+	t.Helper()
 	compiler := needs.Program(t, "cc")
 	if _, err := os.Stat("/usr/include/OpenIPMI/mcserv.h"); err != nil {
 		needs.Missing(t, "libopenipmi-dev is not installed (make setup installs it)")
 	}
-	library := filepath.Join(t.TempDir(), "hostinterface.so")
-	source := filepath.Join(moduleRoot(t), "testbed/vdc/inner/hostinterface.c") // the virtual data centre's
+	library := filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c")+".so")
 	if output, err := exec.CommandContext(t.Context(), compiler, "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
 		t.Fatalf("make the module of ipmi_sim: %v\n%s", err, output)
 	}
-	return startSim(t, fmt.Sprintf("loadlib %q %q\n", library, host), nil)
+	return library
 }
 
 func startSim(t *testing.T, more string, commands []string) *Sim {

@@ -19,7 +19,7 @@ const (
 	maxMembers = 512
 )
 
-// Sensors implements sensors.Reader. It reads the chassis that the system says it is in: Sensors, ThermalSubsystem and PowerSubsystem where a
+// Sensors implements sensors.Reader. It reads the chassis that the system says it is in: Sensors, ThermalSubsystem, PowerSubsystem and EnvironmentMetrics where a
 // chassis has them, and the older Thermal and Power where it has not (DSP0268).
 func (s *Switch) Sensors(ctx context.Context) ([]api.Sensor, error) {
 	var all []api.Sensor
@@ -61,6 +61,7 @@ func (c *client) chassis(ctx context.Context, path string) ([]api.Sensor, error)
 		PowerSubsystem   link `json:"PowerSubsystem"`
 		Thermal          link `json:"Thermal"`
 		Power            link `json:"Power"`
+		Environment      link `json:"EnvironmentMetrics"`
 	}
 	if err := c.get(ctx, path, &chassis); err != nil {
 		return nil, err
@@ -82,6 +83,13 @@ func (c *client) chassis(ctx context.Context, path string) ([]api.Sensor, error)
 		all = append(all, fans...)
 	}
 	all = append(all, supplies...)
+	if !has(all, api.SensorPower) {
+		metrics, err := c.environment(ctx, chassis.Environment.Path)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, metrics...)
+	}
 	// A service may have some of the newer resources and not others.
 	if !has(all, api.SensorTemperature) || !has(all, api.SensorFan) {
 		older, err := c.thermal(ctx, chassis.Thermal.Path)
@@ -232,6 +240,23 @@ func (c *client) thermal(ctx context.Context, path string) ([]api.Sensor, error)
 		}
 	}
 	return all, nil
+}
+
+// environment reads the power in the resource EnvironmentMetrics (schema 1.0, in DSP8010 from 2020.4 on).
+func (c *client) environment(ctx context.Context, path string) ([]api.Sensor, error) {
+	var metrics struct {
+		Power *struct {
+			Reading *float64 `json:"Reading"`
+		} `json:"PowerWatts"`
+	}
+	if there, err := c.optional(ctx, path, &metrics); !there || metrics.Power == nil {
+		return nil, err
+	}
+	s, ok := made("Power", api.SensorPower, api.UnitWatts, metrics.Power.Reading, nil, status{})
+	if !ok {
+		return nil, nil
+	}
+	return []api.Sensor{s}, nil
 }
 
 // power reads the resource Power.

@@ -155,3 +155,27 @@ func TestASystemWithoutAChassisHasNoSensors(t *testing.T) {
 		t.Errorf("got %v, %v; want an error that is ErrCannot", all, err)
 	}
 }
+
+func TestThePowerOfEnvironmentMetricsIsReadWhereNoSensorHasIt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		metrics values
+		want    []string
+	}{
+		"a reading":  {values{"PowerWatts": values{"Reading": 212.5}}, []string{"power, Power 212 W (ok)"}},
+		"none now":   {values{"PowerWatts": values{"Reading": nil}}, []string{"power, Power (unavailable): the BMC has no reading"}},
+		"no reading": {values{"TemperatureCelsius": values{"Reading": 20}}, nil},
+	} {
+		s := serve(t, false)
+		s.chassis = []any{at("/redfish/v1/Chassis/1")}
+		s.resources = map[string]values{
+			"/redfish/v1/Chassis/1":                    {"EnvironmentMetrics": at("/redfish/v1/Chassis/1/EnvironmentMetrics")},
+			"/redfish/v1/Chassis/1/EnvironmentMetrics": c.metrics,
+		}
+		got, _, err := shown(t, strict(s))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		same(t, got, c.want)
+	}
+}
