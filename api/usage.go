@@ -117,6 +117,8 @@ type UsageRow struct {
 	Cluster string    `json:"cluster,omitempty"`
 	UID     string    `json:"uid,omitempty"`
 	Amount
+	// Energy is omitted where nothing is known of it.
+	Energy *EnergyUse `json:"energy,omitempty"`
 }
 
 // SiteUsage is the use of the site's capacity in a period: Capacity = Allocated + Cleaning + Idle + Down, in each unit.
@@ -128,6 +130,8 @@ type SiteUsage struct {
 	Cleaning  Amount    `json:"cleaning"`
 	Idle      Amount    `json:"idle"`
 	Down      Amount    `json:"down"`
+	// Energy is omitted where no node reported any, nor that it is unknown.
+	Energy *SiteEnergy `json:"energy,omitempty"`
 }
 
 // UsageReport is the answer to a question for usage.

@@ -12,7 +12,7 @@ import (
 )
 
 // CSV renders rows as a table (RFC 4180): a header whose names carry the units, then a record for each row. Each counter of devices that
-// any row has used is a column behind the others, and then comes storage.
+// any row has used is a column behind the others, and then comes storage, and energy if that of any row is known. A row without has these empty.
 func CSV(rows []api.UsageRow) ([]byte, error) {
 	devices := map[string]bool{}
 	for i := range rows {
@@ -20,14 +20,34 @@ func CSV(rows []api.UsageRow) ([]byte, error) {
 	}
 	counters := slices.Sorted(maps.Keys(devices))
 	header := append([]string{"from", "to", "project", "user", "cluster", "uid"}, units("", counters)...)
-	records := [][]string{append(header, "storage_byte_seconds")}
+	header = append(header, "storage_byte_seconds")
+	energy := slices.ContainsFunc(rows, func(r api.UsageRow) bool { return r.Energy != nil })
+	if energy {
+		header = append(header, "energy_measured_joules", "energy_modelled_joules", "energy_known_member_seconds")
+	}
+	records := [][]string{header}
 	for i := range rows {
 		r := &rows[i]
 		records = append(records, append([]string{text(r.From), text(r.To), r.Project, plain(r.User), r.Cluster, r.UID}, numbers(r.Amount, counters)...))
 		last := &records[len(records)-1]
 		*last = append(*last, strconv.FormatFloat(r.StorageByteSeconds, 'f', -1, 64))
+		if energy {
+			*last = append(*last, energyTexts(r.Energy)...)
+		}
 	}
 	return table(records)
+}
+
+// energyTexts are the columns of a row's energy: empty, and not zero, where it is not known.
+func energyTexts(e *api.EnergyUse) []string {
+	if e == nil {
+		return []string{"", "", ""}
+	}
+	all := []string{}
+	for _, n := range []float64{e.MeasuredJoules, e.ModelledJoules, e.KnownMemberSeconds} {
+		all = append(all, strconv.FormatFloat(n, 'f', -1, 64))
+	}
+	return all
 }
 
 // SiteCSV renders where the site's capacity went.

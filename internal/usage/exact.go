@@ -13,6 +13,8 @@ type amount struct {
 	use resource.Use
 	// nodes are the cores again, apart for each number of cores that a node had: a node's share is cores over that number.
 	nodes []nodeShare
+	// energy is nil where nothing is known of it. It does not depend on what is held.
+	energy *energyUse
 }
 
 type nodeShare struct {

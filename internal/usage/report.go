@@ -57,6 +57,7 @@ type exact struct {
 	periods []time.Time // one more than there are periods
 	rows    map[rowKey]*amount
 	site    []total
+	energy  []siteEnergy // of each period
 }
 
 // Report adds up who used what from one time to another, in periods: a row for each cluster, user or project that held anything, and one
@@ -89,7 +90,7 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 		return nil, err
 	}
 	bounds := nanoseconds(periods)
-	sums := &exact{periods: periods, rows: map[rowKey]*amount{}, site: make([]total, len(periods)-1)}
+	sums := &exact{periods: periods, rows: map[rowKey]*amount{}, site: make([]total, len(periods)-1), energy: make([]siteEnergy, len(periods)-1)}
 	begin, end := bounds[0], bounds[len(bounds)-1]
 	// What a node has free, and how much of it a core is, depends on all that is held there at once: so much as is looked at together must be in
 	// memory, though not more. Sums of adjoining times add up, so a long time is taken in parts.
@@ -110,7 +111,7 @@ func add(in *Input, from, to time.Time, period Period, by By) (*exact, error) {
 		sums.addStorage(storage, bounds, in, by)
 		at += length
 	}
-	return sums, nil
+	return sums, sums.addEnergy(in, bounds, by)
 }
 
 // stretchesAtOnce bounds how many stretches of use are in memory at once, of some 70 bytes each; mostParts how often the records are gone through for it.
@@ -208,6 +209,7 @@ func (x *exact) round() api.UsageReport {
 		report.Rows[i] = api.UsageRow{
 			From: x.periods[k.period], To: x.periods[k.period+1],
 			Project: k.project, User: k.user, Cluster: k.cluster, UID: k.uid, Amount: x.rows[k].seconds(),
+			Energy: x.rows[k].energy.rowOf(),
 		}
 	}
 	for i := range x.site {
@@ -218,6 +220,7 @@ func (x *exact) round() api.UsageReport {
 		}
 		// Not t.capacity.seconds(), which is the same but for the rounding: readers can check the sum.
 		s.Capacity = s.Allocated.Plus(s.Cleaning).Plus(s.Idle).Plus(s.Down)
+		s.Energy = x.energy[i].rowOf()
 		report.Site[i] = s
 	}
 	return report

@@ -40,6 +40,8 @@ type Input struct {
 	Volumes []Held
 	// Nodes are all node spans, the present ones included.
 	Nodes []*api.NodeSpan
+	// Energy are the records of nodes' energy that may be of a time; nil: there are none.
+	Energy func(from, to time.Time) iter.Seq2[*api.EnergyRecord, error]
 
 	atOnce int // for tests: instead of stretchesAtOnce
 }
