@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -95,6 +96,11 @@ func (q UsageQuery) path(format string) string {
 // Usage returns the use of resources by project and user.
 func (c *Client) Usage(ctx context.Context, q UsageQuery) (api.UsageReport, error) {
 	return answer[api.UsageReport](ctx, c, http.MethodGet, q.path("json"), nil)
+}
+
+// Energy returns what nodes consume now, and the energy of the last hours.
+func (c *Client) Energy(ctx context.Context, hours int) (api.EnergyReport, error) {
+	return answer[api.EnergyReport](ctx, c, http.MethodGet, fmt.Sprintf("/v1/energy?hours=%d", hours), nil)
 }
 
 // UsageCSV copies the rows of a usage report to w as comma-separated values (RFC 4180) with a header line.

@@ -84,6 +84,8 @@ type Config struct {
 	GPUs func(ctx context.Context) gpu.Found
 	// Faults reads the errors that the hardware has counted; nil: they are not reported. It may take long with a disk that hangs.
 	Faults func(ctx context.Context) api.HardwareFaults
+	// Energy reads what the node consumes; nil: it is not reported.
+	Energy Energy
 	// NoVLANs is why the kernel carries no VLANs, "" if it does.
 	NoVLANs string
 	// CheckHost reports what the host lacks now; nil: this agent can't. It is called once at a time.

@@ -97,6 +97,12 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 		return err
 	}
 	defer endPeers()
+	sampler, err := openEnergy(opts)
+	if err != nil {
+		return err
+	}
+	go sampler.Run(ctx)
+	cfg.Energy = sampler
 	gpus := openGPUs(&cfg, opts, log)
 	serverCPUs, serverMemory, err := placesOfServers(opts, node)
 	if err != nil {

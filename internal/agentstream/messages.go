@@ -57,6 +57,8 @@ type Up struct {
 	Counts *PortCounts `json:"counts,omitempty"`
 	// Uses are what the members on the node have used, by assignment ID.
 	Uses map[string]api.MemberUse `json:"uses,omitempty"`
+	// Energy is what the node consumed, with its CPU time.
+	Energy *api.EnergySample `json:"energy,omitempty"`
 	// Faults are the errors that the node's hardware has counted.
 	Faults *api.HardwareFaults `json:"faults,omitempty"`
 }

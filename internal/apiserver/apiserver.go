@@ -103,6 +103,14 @@ type MemberUses interface {
 	UsesOf(node, assignmentID string) []api.UsePoint
 }
 
+// Energy is the leader's account of energy. *energy.Book implements it; that of a server which does not lead is empty.
+type Energy interface {
+	// Records are those that may not be stored yet, or not all of them.
+	Records() []api.EnergyRecord
+	// Node is what a node consumes now.
+	Node(name string) (api.NodeEnergy, bool)
+}
+
 // unnoted are uses that nobody notes.
 type unnoted struct{}
 
@@ -167,6 +175,8 @@ type Config struct {
 	Traces Traces
 	// MemberUses is what members used of late; nil: nobody measures.
 	MemberUses MemberUses
+	// Energy is the account of energy; nil: only what is stored is known.
+	Energy Energy
 	// Sensors returns what was read last of the sensors of a machine, by its UID, nil for nothing; nil: no machine's are read.
 	Sensors func(uid string) *api.MachineSensors
 	// Audit is the audit log; nil: there is none.

@@ -64,6 +64,10 @@ func (s *Server) register() {
 	s.registerEnvironments()
 	s.registerTenants()
 	s.registerShapes()
+	operation(s, "GET /v1/energy", AccessRead, "get-energy", "Report energy",
+		"Energy of clusters and jobs in the last hours: those of the token's project. For an administrator those of all projects, with each node's power now, "+
+			"its source, and where its energy went: counter = clusters + idle + unattributed. What is not known is omitted, with the reason.",
+		http.StatusOK, s.energyReport)
 	operation(s, "GET /v1/version", AccessRead, "get-version", "Show the server's version", "", http.StatusOK, s.version)
 	operation(s, "GET /healthz", AccessOpen, "healthz", "Report that the server runs", "Needs no token.", http.StatusOK, s.healthz)
 	operation(s, "GET /readyz", AccessOpen, "readyz", "Report whether the server can serve", "Needs no token.", http.StatusOK, s.readyz)

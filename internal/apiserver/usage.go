@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"iter"
 	"net/http"
 	"net/url"
 	"time"
@@ -42,14 +44,8 @@ func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	in := s.cfg.Reader.UsageInput(r.Context(), now)
 	admin := p.Role == api.RoleAdmin
-	if !admin {
-		in.Project = projectOr(p.Project)
-	}
-	if len(p.Limits.Clusters) > 0 {
-		in.Cluster = func(full string) bool { return tenancy.Covers(p, full) }
-	}
+	in := s.usageInput(r.Context(), now, p)
 	report, err := usage.Report(in, q.from, q.to, q.period, q.by)
 	if errors.Is(err, usage.ErrRecords) {
 		s.asFailure(r.Context(), err).write(w)
@@ -87,6 +83,23 @@ func (s *Server) usageReport(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/csv; charset=utf-8; header=present") // RFC 4180, section 3
 	w.Header().Set("Cache-Control", "no-store")
 	_, _ = w.Write(text) // a client that does not take the answer is gone
+}
+
+// usageInput is what the use that a principal may see is added up from.
+func (s *Server) usageInput(ctx context.Context, now time.Time, p tenancy.Principal) usage.Input {
+	in := s.cfg.Reader.UsageInput(ctx, now)
+	if p.Role != api.RoleAdmin {
+		in.Project = projectOr(p.Project)
+	}
+	if len(p.Limits.Clusters) > 0 {
+		in.Cluster = func(full string) bool { return tenancy.Covers(p, full) }
+	}
+	if stored := in.Energy; stored != nil && s.cfg.Energy != nil {
+		in.Energy = func(from, to time.Time) iter.Seq2[*api.EnergyRecord, error] {
+			return usage.WithEnergy(stored(from, to), s.cfg.Energy.Records())
+		}
+	}
+	return in
 }
 
 // usageParameters reads the query.

@@ -195,6 +195,7 @@ is oversubscribed is labelled so everywhere. Needs root.`,
 	floatingFlags(cmd, &opts.Floating, "a part of the nodes' network")
 	cmd.Flags().BoolVar(&opts.InfiniBand, "infiniband", false, "simulate an InfiniBand fabric, cell ib0, that each node has a port of (needs ibsim-utils, opensm and infiniband-diags)")
 	encryptFlag(cmd, &opts.EncryptUnderlay)
+	cmd.Flags().StringVar(&opts.RAPLTree, "rapl-tree", "", "folder with the counters of the processors' energy, for one node, or stand-in for counters that follow CPU time (default: /sys/class/powercap for one node, none for several)")
 	userHomesFlag(cmd, &opts.UserHomes)
 	startFlag(cmd, &opts.StartDeadline)
 	provisionFlags(cmd, &opts.Provision)
@@ -312,12 +313,24 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().IntVar(&opts.KeepImages, "keep-images", config.DefaultKeepImages, "images to keep that nothing needs any more, while there is room")
 	fabricPortFlag(cmd, &fabricPorts)
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
+	bootedFlags(cmd, &opts)
+	energyFlags(cmd, &opts)
+	logFlags(cmd, &opts.Log, "info")
+	return cmd
+}
+
+// bootedFlags adds the options about the machine's boot and power.
+func bootedFlags(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().BoolVar(&opts.InRAM, "in-ram", false, "report that everything members leave on this node is in its memory; refused where the state directory is on a disk, or memory is swapped to one")
 	cmd.Flags().Int64Var(&opts.BootGeneration, "boot-generation", 0, "generation of the boot it runs in, on a machine that the server booted")
 	cmd.Flags().StringVar(&opts.MemberMAC, "as-member", "", "carry the member that this machine is and nothing else: MAC address of the interface it booted by, on a machine that the server booted for a cluster")
 	cmd.Flags().BoolVar(&opts.AllowPowerOff, "allow-power-off", false, "let the server power off this machine although it did not boot it")
-	logFlags(cmd, &opts.Log, "info")
-	return cmd
+}
+
+// energyFlags adds the options about what the node reads of its energy.
+func energyFlags(cmd *cobra.Command, opts *config.Agent) {
+	cmd.Flags().StringVar(&opts.RAPLTree, "rapl-tree", "", "folder with the counters of the processors' energy, or off (default: /sys/class/powercap)")
+	cmd.Flags().StringVar(&opts.EnergyFile, "energy-sources", "", "file with further sources of energy readings: outlets of power distribution units (SNMP), a program")
 }
 
 // volumePoolFlags adds the options about where the node's volumes are.

@@ -155,15 +155,28 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 	if !slices.ContainsFunc(report.Rows, func(r api.UsageRow) bool { return len(r.DeviceSeconds) > 0 }) {
 		units = units[:len(units)-1]
 	}
-	t := newTable(w, append(append([]string{"PERIOD"}, columns...), units...)...)
-	var sum api.Amount
+	header := append(append([]string{"PERIOD"}, columns...), units...)
+	energy := slices.ContainsFunc(report.Rows, func(r api.UsageRow) bool { return r.Energy != nil })
+	if energy {
+		header = append(header, "ENERGY")
+	}
+	t := newTable(w, header...)
+	var sum api.UsageRow
 	for _, r := range report.Rows {
 		whose := []string{r.Project, r.User, r.Cluster}[:len(columns)]
-		t.row(append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), texts(r.Amount)[:len(units)]...)...)
-		sum = sum.Plus(r.Amount)
+		cells := append(append([]string{a.periodText(r.From, r.To, q.Period)}, whose...), texts(r.Amount)[:len(units)]...)
+		if energy {
+			cells = append(cells, energyText(&r))
+		}
+		t.row(cells...)
+		sum.Amount, sum.Energy = sum.Plus(r.Amount), plusEnergy(sum.Energy, r.Energy)
 	}
 	if len(report.Rows) > 1 {
-		t.row(append(append([]string{"sum"}, make([]string, len(columns))...), texts(sum)[:len(units)]...)...)
+		cells := append(append([]string{"sum"}, make([]string, len(columns))...), texts(sum.Amount)[:len(units)]...)
+		if energy {
+			cells = append(cells, energyText(&sum))
+		}
+		t.row(cells...)
 	}
 	t.flush()
 	if len(report.Site) == 0 {
@@ -180,6 +193,23 @@ func (a *app) printUsage(w io.Writer, report api.UsageReport, q client.UsageQuer
 			coreHours(s.Down), sumText(s.Capacity, total))
 	}
 	site.flush()
+	printSiteEnergy(w, a, report, q)
+}
+
+// printSiteEnergy shows where the nodes' energy went, in the periods of which anything is known.
+func printSiteEnergy(w io.Writer, a *app, report api.UsageReport, q client.UsageQuery) {
+	if !slices.ContainsFunc(report.Site, func(s api.SiteUsage) bool { return s.Energy != nil && s.Energy.KnownNodeSeconds > 0 }) {
+		return
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "ENERGY OF THE SITE", "COUNTED", "= CLUSTERS", "+ IDLE", "+ UNATTRIBUTED", "NODE-HOURS KNOWN", "UNKNOWN")
+	for _, s := range report.Site {
+		if e := s.Energy; e != nil && e.KnownNodeSeconds > 0 {
+			t.row(a.periodText(s.From, s.To, q.Period), joulesText(e.Counter), joulesText(e.Clusters), joulesText(e.Idle), joulesText(e.Unattributed),
+				hours(e.KnownNodeSeconds), hours(e.UnknownNodeSeconds))
+		}
+	}
+	t.flush()
 }
 
 // sumText is the sum of what the capacity went to, and a complaint when that is not the capacity.

@@ -75,6 +75,8 @@ type Dev struct {
 	EgressOpen []string
 	// EncryptUnderlay makes nodes exchange members' frames through WireGuard only.
 	EncryptUnderlay bool
+	// RAPLTree is --rapl-tree of the agents; RAPLStandIn makes a tree whose counters follow CPU time. Empty: the default for one node, off for several.
+	RAPLTree string
 	// UserHomes gives clusters that ask for no home that of their user.
 	UserHomes bool
 	// StartDeadline is how long members may take to be ready before they have failed; 0: as lifecycle has it.
@@ -247,6 +249,10 @@ type Agent struct {
 	Builder Builder
 	// BuildSources is the folder below which recipes' files, directories and archives are read; empty: recipes can name none.
 	BuildSources string
+	// RAPLTree is where the counters of the processors' energy are; empty: where Linux has them. RAPLOff reads none.
+	RAPLTree string
+	// EnergyFile describes further sources of energy readings: outlets of power distribution units, a program; empty: there are none.
+	EnergyFile string
 	// AllowPowerOff lets the server power off a machine that it did not boot.
 	AllowPowerOff bool
 }
@@ -264,6 +270,12 @@ type SimulatedPort struct {
 	// GUID is 16 hexadecimal digits.
 	GUID string
 }
+
+// RAPLOff is the value of Agent.RAPLTree that reads no counters.
+const RAPLOff = "off"
+
+// RAPLStandIn is the value of Dev.RAPLTree for which counters are made up.
+const RAPLStandIn = "stand-in"
 
 // PeerListenOff is the value of Agent.PeerListen that serves no images to other nodes.
 const PeerListenOff = "off"

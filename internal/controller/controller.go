@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -90,6 +91,8 @@ type Config struct {
 	// Images are the site's built environments; Provisioning is nil for a site without machines of its own.
 	Images       Images
 	Provisioning *Provisioning
+	// Energy keeps account of energy; nil: nobody does.
+	Energy *Energy
 	// MemberFiles are the files of paused members; nil: the site keeps none.
 	MemberFiles MemberFiles
 	// Offers is what the site carries for all its machines; metal members need a driver, and there is none yet. Its fabrics are those here.
@@ -209,6 +212,10 @@ func (l *leader) lead(ctx context.Context) error {
 	}()
 	defer l.provision(ctx)()
 	defer l.keepFabrics(ctx)()
+	var measured sync.WaitGroup
+	measured.Go(func() { l.keepEnergy(ctx) })
+	defer measured.Wait()
+	defer cancel()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {
 		l.log.WarnContext(ctx, "can't yet remove unfinished assignments of an earlier leader", "error", err)
 	} else if n > 0 {

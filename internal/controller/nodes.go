@@ -79,11 +79,15 @@ func (p *pass) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	energy, err := p.writer.PruneEnergy(ctx, p.now.Add(-state.EnergyKept))
+	if err != nil {
+		return err
+	}
 	// Decisions that met a conflict leave chunks that no record names.
 	if _, err := p.writer.CollectGarbage(ctx); err != nil {
 		return err
 	}
-	if spans+tokens+events+provisioned == 0 { // else there may be more
+	if spans+tokens+events+provisioned+energy == 0 { // else there may be more
 		p.pruned = p.now
 	}
 	return nil

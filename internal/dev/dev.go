@@ -53,6 +53,10 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 	if err := keepLayout(stateDir, layout{Nodes: opts.Nodes, Slots: shares[0].slots}); err != nil {
 		return err
 	}
+	tree, err := energyTree(opts)
+	if err != nil {
+		return err
+	}
 	nodes := nodespace.Config{StateDir: stateDir, Nodes: names, Egress: true, Logger: log}
 	spaces, err := nodespace.Ensure(ctx, nodes)
 	if err != nil {
@@ -85,6 +89,8 @@ func Run(ctx context.Context, opts config.Dev, log *slog.Logger, ready func(addr
 			log.WarnContext(ctx, "the nodes' egress is no longer maintained; other programs' firewall rules may block it", "error", err)
 		}
 	})
+	opts.RAPLTree = tree.dir
+	agents.Go(func() { tree.run(ctx, log) })
 	err = site.Run(ctx, func() {
 		for i, space := range spaces.Nodes {
 			agents.Go(func() { trust(ctx, stateDir, space.Name, log) })
@@ -263,6 +269,9 @@ func (p agentProcess) run(ctx context.Context) error {
 	args = append(args, "--volume-pool-sparse") // what is tried out should not take a tenth of the disk
 	if p.opts.VolumePool != "" {
 		args = append(args, "--volume-pool-size", p.opts.VolumePool)
+	}
+	if p.opts.RAPLTree != "" {
+		args = append(args, "--rapl-tree", p.opts.RAPLTree)
 	}
 	if p.share.shared {
 		args = append(args, "--shared-cpus")

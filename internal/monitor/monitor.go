@@ -86,6 +86,8 @@ type node struct {
 	counts map[string]api.PortCounters
 	// uses are what its members used of late, by assignment ID.
 	uses map[string]*memberUses
+	// energy is what it read last of its energy; nil: it has not said.
+	energy *api.EnergySample
 	// faults are the errors that its hardware has counted; nil: it has not said.
 	faults *api.HardwareFaults
 	// serial is that of the newest change of what is known of this node.
@@ -353,7 +355,7 @@ func (m *Monitor) connect(hello *agentstream.Hello, s *stream) error {
 		n.former = append(n.former, n.run)
 		n.former = n.former[max(0, len(n.former)-formerRuns):]
 	}
-	n.known, n.run, n.stream, n.lastSeen, n.reported, n.counts, n.faults = true, hello.Run, s, m.cfg.Now(), false, nil, nil
+	n.known, n.run, n.stream, n.lastSeen, n.reported, n.counts, n.faults, n.energy = true, hello.Run, s, m.cfg.Now(), false, nil, nil, nil
 	m.notify(n)
 	return nil
 }

@@ -229,6 +229,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			m.count(name, s, up.Counts)
 		case up.Uses != nil:
 			m.takeUses(name, s, up.Uses)
+		case up.Energy != nil:
+			m.takeEnergy(name, s, up.Energy)
 		case up.Faults != nil:
 			m.takeFaults(name, s, *up.Faults)
 		case len(up.Spans) > 0 && m.cfg.Spans != nil:

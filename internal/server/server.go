@@ -26,6 +26,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/controller"
 	"github.com/nearmetal/nearmetal/internal/diskspace"
+	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/enrollment"
 	fabricsite "github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/fabric/site/infiniband/opensm"
@@ -302,6 +303,8 @@ type site struct {
 	uses    *lastuse.Recorder
 	// nodes gives nodes their certificates.
 	nodes *enrollment.Registrar
+	// energy is the account of energy, which the leader keeps.
+	energy *energy.Book
 	// fabrics are the keepers of the site's fabrics, which the leader sets.
 	fabrics situation.Fabrics
 	// sensors are those of machines, as read last.
@@ -330,7 +333,7 @@ func (s *Server) openSite(ctx context.Context, repo *state.Repo) (*site, error) 
 		return nil, err
 	}
 	out := &site{repo: repo, cache: cache, secrets: s.secrets, clock: controller.NewSiteClock(time.Now, cache.View().NewestTime())}
-	out.traces = tracing.NewBook()
+	out.traces, out.energy = tracing.NewBook(), energy.NewBook()
 	if out.tracer, err = tracing.Open(ctx, "nearmetal-server", func(s tracing.Span) { out.traces.Add(tracing.Placed{Span: s}) }); err != nil {
 		return nil, err
 	}
@@ -461,7 +464,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Now: site.now, Images: site.images.store, MemberFiles: site.memberFiles, Recipes: recipes.Catalog{}, Sealer: site.sealer, Compatible: compatibility.Check,
 		Consoles: consoles{cache: site.cache, sealer: site.sealer, secrets: s.secrets}, Provisioning: s.addresses(),
 		Room: func() error { return s.space.Check(diskspace.Requests) }, Offers: s.offers(site), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Encrypted: s.cfg.EncryptUnderlay, UserHomes: s.cfg.UserHomes, Pool6: s.sitePool6(), FloatingPool: s.floating,
-		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of, MemberUses: site.agents,
+		Audit: site.audit, Uses: site.uses, Traces: site.traces, Fabrics: site.fabrics, Sensors: site.sensors.of, MemberUses: site.agents, Energy: site.energy,
 	}
 }
 
@@ -472,6 +475,7 @@ func (s *Server) leads(site *site) controller.Config {
 		Nameservers: nameservers("/etc/resolv.conf"), Pool: s.pool, VLANs: s.vlans, PKeys: s.pkeys, Pool6: s.sitePool6(), Offers: s.offers(site), Fabrics: site.fabrics,
 		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay, DrainOn: s.cfg.DrainOn,
 		Deadlines: s.deadlines(), Images: site.images, MemberFiles: site.memberFiles, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
+		Energy: &controller.Energy{Book: site.energy, Sample: site.agents.EnergySample, Sensors: site.sensors.of},
 	}
 }
 

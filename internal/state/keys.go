@@ -3,6 +3,7 @@ package state
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // The prefixes of keys; kinds tells what is under each. Names in keys are DNS labels (a cluster's is PROJECT.NAME outside the project "default")
@@ -30,6 +31,7 @@ const (
 	prefixIdentity      = "nodeidentity/"
 	prefixNodeSpan      = "nodespan/"
 	prefixUsage         = "usage/"
+	prefixEnergy        = "energy/"
 	prefixProject       = "project/"
 	prefixProjectUse    = "projectuse/"
 	prefixToken         = "token/"
@@ -62,6 +64,11 @@ func keyEvent(cluster string, seq int64) string {
 func keyUsage(uid string, seq int64) string { return prefixUsage + usageKey(uid, seq) }
 
 func keyNodeSpan(node string, seq int64) string { return prefixNodeSpan + nodeSpanKey(node, seq) }
+
+// keyEnergy orders records by hours.
+func keyEnergy(hour time.Time, node string) string { return keyEnergyHour(hour) + "/" + node }
+
+func keyEnergyHour(hour time.Time) string { return prefixEnergy + hour.UTC().Format("2006010215") }
 
 func usageKey(uid string, seq int64) string { return fmt.Sprintf("%s/%012d", uid, seq) }
 

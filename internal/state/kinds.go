@@ -33,6 +33,8 @@ var kinds = []registration{
 	quarantines,
 	&stored[api.UsageRecord]{prefix: prefixUsage, take: takeUsage},
 	nodeSpans,
+	// energy/HOUR/NODE, HOUR as 10 digits in UTC, written by the leader: again and again while the hour lasts.
+	&stored[api.EnergyRecord]{prefix: prefixEnergy},
 	// network/UID, written by the leader, immutable. networkintent/NAME, written by API handlers, and networkuse/UID, with each commit that
 	// gives a cluster a port on a project's network or stores a cluster that will have one.
 	networks, networkIntents,

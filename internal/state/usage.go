@@ -137,7 +137,10 @@ func (l *Leader) prune(ctx context.Context, ops []store.Op, what string) (int, e
 // UsageInput is everything the totals of usage depend on, at a time. Its records are read from the store as they are gone through.
 func (c *Cache) UsageInput(ctx context.Context, now time.Time) usage.Input {
 	v := c.View()
-	return usage.Input{Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Volumes: v.HeldStorage(), Nodes: v.NodeSpans}
+	return usage.Input{
+		Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Volumes: v.HeldStorage(), Nodes: v.NodeSpans,
+		Energy: c.repo.energyRecords(ctx),
+	}
 }
 
 // usageRecords yields the usage records that were stored by a revision. What ended later is still open as of that, and would count twice.

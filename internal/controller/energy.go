@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/energy"
+	"github.com/nearmetal/nearmetal/internal/machine/sensors"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// Energy is how the leader keeps account of energy.
+type Energy struct {
+	// Book is the account. A new leader opens it anew.
+	Book *energy.Book
+	// Sample is what a node's agent read last; nil: nothing.
+	Sample func(node string) *api.EnergySample
+	// Sensors returns what was read last of a machine's BMC, by its UID; nil: nothing, or no machine's are read.
+	Sensors func(uid string) *api.MachineSensors
+}
+
+// Pace of the account of energy: samples come every five seconds, and what they add up to is stored twice a minute.
+const (
+	energyEvery      = 5 * time.Second
+	energyStoreEvery = 30 * time.Second
+)
+
+// keepEnergy keeps account of energy until ctx ends. It is apart from the passes, which nothing that is only measured should hold up.
+func (l *leader) keepEnergy(ctx context.Context) {
+	e := l.cfg.Energy
+	if e == nil {
+		return
+	}
+	newest, err := l.writer.NewestEnergy(ctx, l.clock.at(l.cfg.Now()).Add(-energyGoesBack))
+	if err != nil {
+		l.log.WarnContext(ctx, "the stored account of energy can't be read; what was used since is lost", "error", err)
+	}
+	e.Book.Open(newest)
+	tick := time.NewTicker(energyEvery)
+	defer tick.Stop()
+	stored := l.cfg.Now()
+	for {
+		view, now := l.cfg.Cache.View(), l.cfg.Now()
+		takeEnergy(e, view, l.clock.at(now))
+		if now.Sub(stored) >= energyStoreEvery {
+			stored = now
+			if err := l.storeEnergy(ctx, e.Book); err != nil && ctx.Err() == nil {
+				l.log.WarnContext(ctx, "the account of energy can't be stored; retrying", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// energyGoesBack is how far back a new leader looks for records to go on with.
+const energyGoesBack = 24 * time.Hour
+
+func (l *leader) storeEnergy(ctx context.Context, book *energy.Book) error {
+	pending := book.Pending()
+	err := l.writer.PutEnergy(ctx, pending)
+	if errors.Is(err, store.ErrNotLeader) {
+		return nil // the next one goes on from what is stored
+	}
+	if err != nil {
+		return err
+	}
+	for i := range pending {
+		book.Stored(&pending[i])
+	}
+	return nil
+}
+
+// takeEnergy takes the newest sample of each node.
+func takeEnergy(e *Energy, view *state.View, now time.Time) {
+	jobs := runningJobs(view)
+	known := map[string]bool{}
+	for n := range view.Agents() {
+		known[n.Name] = true
+		sample := e.Sample(n.Name)
+		if sample == nil {
+			continue
+		}
+		e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: e.bmc(view.Machine(n.Name), now)}, now)
+	}
+	e.Book.Forget(known)
+}
+
+// runningJobs are the IDs of the jobs that run, by the UID of their cluster, in order.
+func runningJobs(view *state.View) map[string][]string {
+	all := map[string][]string{}
+	for _, j := range view.Jobs { // in the order of IDs
+		if j.Phase == api.JobRunning {
+			all[j.ClusterUID] = append(all[j.ClusterUID], j.ID)
+		}
+	}
+	return all
+}
+
+// ownersOn are the owners of the assignments on a node, those among them that are being cleaned.
+func ownersOn(view *state.View, node string, jobs map[string][]string) map[string]energy.Owner {
+	owners := map[string]energy.Owner{}
+	for _, c := range view.ClustersOnNode(node) {
+		o := energy.Owner{ClusterUID: c.UID(), Cluster: c.Name(), Project: c.Intent.Project, User: c.Intent.User, Jobs: jobs[c.UID()]}
+		for a := range c.AllWithRef() {
+			if a.Node == node {
+				owners[a.ID] = o
+			}
+		}
+	}
+	return owners
+}
+
+// oldestBMC is how old a reading of a BMC may be: they are read each minute.
+const oldestBMC = 5 * time.Minute
+
+// bmc is the power that a machine's BMC reports; nil: it has none that is read.
+func (e *Energy) bmc(m *state.Machine, now time.Time) *api.EnergyReading {
+	if m == nil || e.Sensors == nil {
+		return nil
+	}
+	read := e.Sensors(m.UID())
+	if read == nil {
+		return nil
+	}
+	out := &api.EnergyReading{Source: api.EnergyBMC, Tag: api.EnergyUnavailable, Scope: "the whole machine"}
+	watts, reason := sensors.Power(read.Sensors)
+	switch {
+	case read.State == api.SensorUnavailable && read.Message != "":
+		out.Reason = read.Message
+	case now.Sub(read.ReadAt) > oldestBMC:
+		out.Reason = "its BMC was read last at " + read.ReadAt.UTC().Format(time.RFC3339)
+	case reason != "":
+		out.Reason = reason
+	default:
+		out.Tag, out.Watts = api.EnergyMeasured, &watts
+	}
+	return out
+}

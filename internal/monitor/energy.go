@@ -1,0 +1,29 @@
+package monitor
+
+import (
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/energy"
+)
+
+// takeEnergy takes what a node's agent read of its energy. Nobody is woken: nothing is decided by it. A machine that a member has whole is the
+// member's, who could say anything: its agent is not believed.
+func (m *Monitor) takeEnergy(name string, s *stream, sample *api.EnergySample) {
+	if !energy.Sensible(sample) || m.cfg.IsMember != nil && m.cfg.IsMember(name) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.node(name); n.stream == s {
+		n.energy = sample
+	}
+}
+
+// EnergySample returns what a node's agent read last of its energy; nil: it is not connected, or has not said. The result must not be changed.
+func (m *Monitor) EnergySample(nodeName string) *api.EnergySample {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.nodes[nodeName]; n != nil && n.stream != nil {
+		return n.energy
+	}
+	return nil
+}

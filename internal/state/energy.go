@@ -1,0 +1,88 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/store"
+)
+
+// EnergyKept bounds the time for which records of energy are kept.
+const EnergyKept = 60 * 24 * time.Hour
+
+// longestRecord bounds the time before its hour in which a record of energy may begin, as that of a node that was away.
+const longestRecord = 25 * time.Hour
+
+// PutEnergy stores records of energy in place of those of the same node and hour.
+func (l *Leader) PutEnergy(ctx context.Context, records []api.EnergyRecord) error {
+	for len(records) > 0 {
+		n := min(len(records), store.MaxOps)
+		ops := make([]store.Op, n)
+		for i := range ops {
+			ops[i] = put(keyEnergy(records[i].Hour, records[i].Node), records[i])
+		}
+		if _, err := l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops); err != nil {
+			return fmt.Errorf("store the energy of nodes: %w", err)
+		}
+		records = records[n:]
+	}
+	return nil
+}
+
+// NewestEnergy returns the newest record of each node that reported since a time.
+func (l *Leader) NewestEnergy(ctx context.Context, since time.Time) ([]api.EnergyRecord, error) {
+	newest := map[string]api.EnergyRecord{}
+	for r, err := range l.repo.energyRecords(ctx)(since, since.Add(math.MaxInt64)) {
+		if err != nil {
+			return nil, err
+		}
+		newest[r.Node] = *r // they come in the order of hours
+	}
+	all := make([]api.EnergyRecord, 0, len(newest))
+	for _, r := range newest {
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// PruneEnergy removes records of energy of hours before a time, a bounded number of them, and returns how many. Call it again while it returns more
+// than 0.
+func (l *Leader) PruneEnergy(ctx context.Context, before time.Time) (int, error) {
+	var ops []store.Op
+	end := keyEnergyHour(before)
+	for e, err := range l.repo.entries(ctx, prefixEnergy, "", math.MaxInt64) {
+		if err != nil {
+			return 0, err
+		}
+		if e.Key >= end || len(ops) == prunedAtOnce {
+			break
+		}
+		ops = append(ops, store.Op{Key: e.Key, Delete: true})
+	}
+	return l.prune(ctx, ops, "records of energy")
+}
+
+// energyRecords yields the records of energy that may be of a time, in the order of hours.
+func (r *Repo) energyRecords(ctx context.Context) func(from, to time.Time) iter.Seq2[*api.EnergyRecord, error] {
+	return func(from, to time.Time) iter.Seq2[*api.EnergyRecord, error] {
+		end := keyEnergyHour(to.Add(longestRecord)) + "/~" // after each name of a node
+		return func(yield func(*api.EnergyRecord, error) bool) {
+			for e, err := range r.entries(ctx, prefixEnergy, keyEnergyHour(from), math.MaxInt64) {
+				if err == nil && e.Key > end {
+					return
+				}
+				record := new(api.EnergyRecord)
+				if err == nil {
+					err = decode(e, record)
+				}
+				if !yield(record, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
