@@ -75,7 +75,7 @@ func guards() []Mutant {
 		hostCheckGuards, gpuGuards, gpuServerGuards,
 		cliGuards,
 		diskspaceGuards,
-		wayoutGuards,
+		wayoutGuards, energyGuards,
 		streamGuards,
 		simGuards,
 		simFloatingGuards,
