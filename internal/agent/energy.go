@@ -13,44 +13,26 @@ import (
 	"github.com/nearmetal/nearmetal/internal/energy/rapl"
 )
 
-// energyEvery is the pause between two samples of energy.
-const energyEvery = 5 * time.Second
-
 // Energy reads what the node consumes, given the CPU times of its members in nanoseconds. *energy.Sampler implements it.
 type Energy interface {
 	Sample(ctx context.Context, members map[string]int64) (api.EnergySample, error)
 }
 
 // sendEnergy sends what the node consumes, with the CPU time of its members and the traffic of their ports as of the same moment.
-func (a *Agent) sendEnergy(ctx context.Context, stream *agentstream.ClientConn) error {
-	again := time.NewTicker(energyEvery)
-	defer again.Stop()
-	for {
-		sample, err := a.sampleEnergy(ctx)
-		switch {
-		case err == nil:
-			if err := stream.Send(agentstream.Up{Energy: &sample}); err != nil {
-				return err
-			}
-		case ctx.Err() == nil:
-			a.cfg.Log.WarnContext(ctx, "the node's energy can't be read", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-again.C:
-		}
+func (a *Agent) sendEnergy(ctx context.Context, stream *agentstream.ClientConn, uses map[string]api.MemberUse) error {
+	if a.cfg.Energy == nil {
+		return nil
 	}
-}
-
-func (a *Agent) sampleEnergy(ctx context.Context) (api.EnergySample, error) {
-	members := map[string]int64{}
-	for id, use := range a.uses() {
+	members := make(map[string]int64, len(uses))
+	for id, use := range uses {
 		members[id] = int64(use.CPUSeconds * float64(time.Second))
 	}
 	sample, err := a.cfg.Energy.Sample(ctx, members)
 	if err != nil {
-		return sample, err
+		if ctx.Err() == nil {
+			a.cfg.Log.WarnContext(ctx, "the node's energy can't be read", "error", err)
+		}
+		return nil //nolint:nilerr // the next reading may succeed
 	}
 	if counted, err := a.cfg.Fabric.Count(ctx); err == nil { // else the traffic is not known
 		var sent, received int64
@@ -59,7 +41,7 @@ func (a *Agent) sampleEnergy(ctx context.Context) (api.EnergySample, error) {
 		}
 		sample.SentBytes, sample.ReceivedBytes = &sent, &received
 	}
-	return sample, nil
+	return stream.Send(agentstream.Up{Energy: &sample})
 }
 
 // openEnergy opens the sources of the node's energy.

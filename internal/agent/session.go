@@ -182,9 +182,6 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 func (a *Agent) watchNode(ctx context.Context, stream *agentstream.ClientConn, cancel context.CancelCauseFunc) {
 	go func() { cancel(a.sendCounts(ctx, stream)) }()
 	go func() { cancel(a.sendUses(ctx, stream)) }()
-	if a.cfg.Energy != nil {
-		go func() { cancel(a.sendEnergy(ctx, stream)) }()
-	}
 	if a.cfg.Faults != nil {
 		go func() { cancel(a.sendFaults(ctx, stream)) }()
 	}

@@ -12,15 +12,19 @@ import (
 // usesEvery is the pause between two readings of what members use.
 const usesEvery = 5 * time.Second
 
-// sendUses sends what the members on this node use, as far as their drivers can tell.
+// sendUses sends what the members on this node use, as far as their drivers can tell, and what the node consumes meanwhile.
 func (a *Agent) sendUses(ctx context.Context, stream *agentstream.ClientConn) error {
 	again := time.NewTicker(usesEvery)
 	defer again.Stop()
 	for {
-		if uses := a.uses(); len(uses) > 0 {
+		uses := a.uses()
+		if len(uses) > 0 {
 			if err := stream.Send(agentstream.Up{Uses: uses}); err != nil {
 				return err
 			}
+		}
+		if err := a.sendEnergy(ctx, stream, uses); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():

@@ -26,7 +26,7 @@ func contextOf(*apiservertest.Site) context.Context { return context.Background(
 // matrix says for every operation what it takes to call it. An operation that is not listed fails the test: who adds one says here who may call it.
 var matrix = map[string]apiserver.Access{
 	"GET /healthz": "open", "GET /readyz": "open",
-	"GET /v1/version": "read", "GET /v1/whoami": "read", "GET /v1/watch": "read", "GET /v1/changes": "read", "GET /v1/queue": "read", "GET /v1/usage": "read", "GET /v1/metrics": "read",
+	"GET /v1/version": "read", "GET /v1/whoami": "read", "GET /v1/watch": "read", "GET /v1/changes": "read", "GET /v1/queue": "read", "GET /v1/usage": "read", "GET /v1/energy": "read", "GET /v1/metrics": "read",
 	"GET /v1/clusters": "read", "POST /v1/clusters": "change",
 	"GET /v1/clusters/{name}": "read", "PUT /v1/clusters/{name}": "change", "DELETE /v1/clusters/{name}": "change",
 	"GET /v1/clusters/{name}/watch": "read", "GET /v1/clusters/{name}/events": "read", "GET /v1/clusters/{name}/explain": "read", "GET /v1/clusters/{name}/home": "read",

@@ -64,7 +64,7 @@ const energyGoesBack = 24 * time.Hour
 
 func (l *leader) storeEnergy(ctx context.Context, book *energy.Book) error {
 	pending := book.Pending()
-	err := l.writer.PutEnergy(ctx, pending)
+	_, err := l.writer.PutEnergy(ctx, pending)
 	if errors.Is(err, store.ErrNotLeader) {
 		return nil // the next one goes on from what is stored
 	}

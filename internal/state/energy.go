@@ -17,20 +17,20 @@ const EnergyKept = 60 * 24 * time.Hour
 // longestRecord bounds the time before its hour in which a record of energy may begin, as that of a node that was away.
 const longestRecord = 25 * time.Hour
 
-// PutEnergy stores records of energy in place of those of the same node and hour.
-func (l *Leader) PutEnergy(ctx context.Context, records []api.EnergyRecord) error {
+// PutEnergy stores records of energy in place of those of the same node and hour, and returns the revision of the last commit, 0 for none.
+func (l *Leader) PutEnergy(ctx context.Context, records []api.EnergyRecord) (revision int64, err error) {
 	for len(records) > 0 {
 		n := min(len(records), store.MaxOps)
 		ops := make([]store.Op, n)
 		for i := range ops {
 			ops[i] = put(keyEnergy(records[i].Hour, records[i].Node), records[i])
 		}
-		if _, err := l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops); err != nil {
-			return fmt.Errorf("store the energy of nodes: %w", err)
+		if revision, err = l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops); err != nil {
+			return 0, fmt.Errorf("store the energy of nodes: %w", err)
 		}
 		records = records[n:]
 	}
-	return nil
+	return revision, nil
 }
 
 // NewestEnergy returns the newest record of each node that reported since a time.

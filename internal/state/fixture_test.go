@@ -101,6 +101,11 @@ func writeNodes(w *world) {
 		Node: "node-0", HardwareFaults: api.HardwareFaults{Boot: "b", Memory: []api.MemoryFaults{{Controller: "mc0", Corrected: 2}}, Disks: []api.DiskFaults{{Name: "sda", Serial: "s", Failing: "its SMART status predicts its failure"}}}, ToldAt: now,
 	}, []api.Event{{Time: now, Node: "node-0", Reason: api.ReasonHardwareFault, Message: "disk sda fails"}}))
 	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Devices: map[string]int64{"gpu/slices": 7}, From: now}, time.Time{}))
+	w.reach(w.leader.PutEnergy(ctx, []api.EnergyRecord{{
+		Node: "node-0", Hour: now.Truncate(time.Hour), From: now, To: now.Add(time.Minute), Counter: api.EnergyAmount{MeasuredMicrojoules: 6}, Idle: api.EnergyAmount{MeasuredMicrojoules: 1},
+		Unattributed: api.EnergyAmount{MeasuredMicrojoules: 2}, Shares: []api.EnergyShare{{ClusterUID: "uid-c1", Cluster: "c1", User: "eve", Job: "j1", EnergyAmount: api.EnergyAmount{MeasuredMicrojoules: 3}, MemberNanoseconds: 4}},
+		KnownNanoseconds: 5, UnknownNanoseconds: 7, Mark: &api.EnergySample{Run: "r", ElapsedNanoseconds: 8, CPUs: 2, Members: map[string]int64{"c1-0.1": 9}},
+	}}))
 	build := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, CreatedAt: now, Message: "copies packages"}
 	w.reach(w.repo.CreateBuild(ctx, build))
 	build.Phase, build.Digest, build.Verify, build.Built = api.BuildSucceeded, image("e", 1).Digest, true, image("e", 1).BuiltBy

@@ -1,0 +1,98 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/energy"
+	"github.com/nearmetal/nearmetal/internal/state"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
+)
+
+// sampled is a sample of two CPUs after some seconds at 100 W, in which each member kept a CPU busy.
+func sampled(view *state.View, seconds int64) *api.EnergySample {
+	s := &api.EnergySample{Run: "r", ElapsedNanoseconds: seconds * 1e9, CPUs: 2, Members: map[string]int64{"stranger": 0}}
+	for _, c := range view.Clusters {
+		for a := range c.AllWithRef() {
+			s.Members[a.ID] = seconds * 1e9
+			s.BusyNanoseconds += seconds * 1e9
+		}
+	}
+	s.Counters = []api.EnergyCounter{{EnergyReading: api.EnergyReading{Source: api.EnergyRAPL, Tag: api.EnergyMeasured}, Microjoules: seconds * 100e6}}
+	return s
+}
+
+func TestEnergyGoesToClustersAndJobsAlsoWhileMembersAreCleanedAndUnderTheNextLeader(t *testing.T) {
+	t.Parallel()
+	l := newLed(t, memory.New())
+	l.node("n1", 4)
+	l.want("c1")
+	view := l.mustPass()
+	l.report(api.MemberReady)
+	view = l.mustPass()
+	e := &Energy{Book: energy.NewBook()}
+	seconds := int64(0)
+	e.Sample = func(string) *api.EnergySample { return sampled(l.cache.View(), seconds) }
+	take := func(view *state.View) {
+		takeEnergy(e, view, l.now)
+		seconds, l.now = seconds+10, l.now.Add(10*time.Second)
+	}
+	take(view)
+	take(view)
+	l.view(l.repo.CreateJob(t.Context(), api.Job{ID: "j1", Cluster: "c1", ClusterUID: "uc1", Phase: api.JobPending, CreatedAt: l.now}))
+	_, revision, err := l.leader.UpdateJob(t.Context(), "j1", func(j *api.Job) error { j.Phase = api.JobRunning; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	view = l.view(revision, nil)
+	take(view)
+	// The next leader has what this one stored, and nothing else.
+	if err := l.lead.storeEnergy(t.Context(), e.Book); err != nil {
+		t.Fatal(err)
+	}
+	l.campaign()
+	newest, err := l.leader.NewestEnergy(t.Context(), l.now.Add(-time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Book = energy.NewBook()
+	e.Book.Open(newest)
+	take(view)
+	records := e.Book.Records()
+	if len(records) != 1 {
+		t.Fatalf("%d records, want one: %+v", len(records), records)
+	}
+	got := map[string]int64{}
+	for _, s := range records[0].Shares {
+		if s.Cluster != "c1" || s.ClusterUID != "uc1" {
+			t.Errorf("a share is of %s (%s)", s.Cluster, s.ClusterUID)
+		}
+		got[s.Job] = s.MeasuredMicrojoules
+	}
+	if got[""] != 500e6 || got["j1"] != 1000e6 || records[0].Counter.MeasuredMicrojoules != 3000e6 || records[0].Idle.MeasuredMicrojoules != 1500e6 {
+		t.Errorf("the shares are %v of %+v; want half of 1 kJ before the job, and of 2 kJ with it", got, records[0].Counter)
+	}
+}
+
+func TestABMCCountsWhileItsReadingIsFresh(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
+	watts := 250.0
+	read := &api.MachineSensors{State: api.SensorOK, ReadAt: at, Sensors: []api.Sensor{{Name: "Power", Kind: api.SensorPower, Unit: api.UnitWatts, Value: &watts}}}
+	e := &Energy{Sensors: func(string) *api.MachineSensors { return read }}
+	m := &state.Machine{}
+	if got := e.bmc(m, at.Add(time.Minute)); got == nil || got.Tag != api.EnergyMeasured || *got.Watts != 250 {
+		t.Errorf("got %+v, want 250 W", got)
+	}
+	if got := e.bmc(m, at.Add(time.Hour)); got.Tag != api.EnergyUnavailable || got.Watts != nil || got.Reason == "" {
+		t.Errorf("after an hour without a reading: %+v", got)
+	}
+	read.State, read.Message = api.SensorUnavailable, "the BMC does not answer"
+	if got := e.bmc(m, at.Add(time.Minute)); got.Tag != api.EnergyUnavailable || got.Watts != nil || got.Reason != "the BMC does not answer" {
+		t.Errorf("of a BMC that is silent: %+v", got)
+	}
+	if got := e.bmc(nil, at); got != nil {
+		t.Errorf("a node that is no machine has the BMC %+v", got)
+	}
+}
