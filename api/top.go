@@ -23,6 +23,9 @@ type UsePoint struct {
 	ReceivedRate    *float64 `json:"received_bytes_per_second,omitempty"`
 	DiskReadRate    *float64 `json:"disk_read_bytes_per_second,omitempty"`
 	DiskWrittenRate *float64 `json:"disk_written_bytes_per_second,omitempty"`
+	// PowerWatts is its part of its node's power, and PowerTag how that is known.
+	PowerWatts *float64  `json:"power_watts,omitempty"`
+	PowerTag   EnergyTag `json:"power_tag,omitempty"`
 }
 
 // MemberTop is what a member of a cluster uses.

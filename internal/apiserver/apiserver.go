@@ -22,6 +22,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/floating"
 	"github.com/nearmetal/nearmetal/internal/offer"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -109,6 +110,8 @@ type Energy interface {
 	Records() []api.EnergyRecord
 	// Node is what a node consumes now.
 	Node(name string) (api.NodeEnergy, bool)
+	// Member is the power of a member in the last minutes, the oldest first.
+	Member(node, assignmentID string) []energy.MemberPower
 }
 
 // unnoted are uses that nobody notes.

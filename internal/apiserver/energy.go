@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
@@ -36,6 +37,24 @@ func (s *Server) energyReport(ctx context.Context, in *energyQuery) (*body[api.E
 		report.Nodes = s.nodesEnergy(nodes)
 	}
 	return &body[api.EnergyReport]{report}, nil
+}
+
+// together is how far apart a member's use and its power may have come: both are of one reading, and the next is seconds away.
+const together = time.Second
+
+// withPower adds power to the points of a member's use that came with it. Both are in the order of time.
+func withPower(points []api.UsePoint, powers []energy.MemberPower) {
+	next := 0
+	for i := range points {
+		p := &points[i]
+		for next < len(powers) && powers[next].At.Before(p.At.Add(-together)) {
+			next++
+		}
+		if next < len(powers) && powers[next].At.Before(p.At.Add(together)) {
+			watts := powers[next].Watts
+			p.PowerWatts, p.PowerTag = &watts, powers[next].Tag
+		}
+	}
 }
 
 // nodesEnergy joins the energy of nodes with what they consume now.

@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
@@ -28,6 +29,21 @@ func (a account) Records() []api.EnergyRecord {
 func (account) Node(name string) (api.NodeEnergy, bool) {
 	watts := 42.0
 	return api.NodeEnergy{Node: name, EnergyReading: api.EnergyReading{Source: api.EnergyRAPL, Tag: api.EnergyMeasured, Watts: &watts}}, name == "n1"
+}
+
+func (account) Member(string, string) []energy.MemberPower {
+	return []energy.MemberPower{{At: time.Unix(1, 3e8).UTC(), Watts: 7, Tag: api.EnergyModelled}, {At: time.Unix(6, 0).UTC(), Watts: 8}}
+}
+
+func TestPowerIsShownWithTheUseThatCameWithIt(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), func(c *apiserver.Config) { c.Energy, c.MemberUses = account{time.Now()}, used{} })
+	s.AddNode("n1", 4)
+	answer[api.Cluster](t, send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name": "c1", "groups": [{"size": 1, "cores": 1}]}`}))
+	s.Place("c1")
+	got := answer[api.List[api.MemberTop]](t, send(t, s, request{method: "GET", path: "/v1/clusters/c1/top"})).Items
+	if len(got) != 1 || len(got[0].Points) != 1 || got[0].Points[0].PowerWatts == nil || *got[0].Points[0].PowerWatts != 7 || got[0].Points[0].PowerTag != api.EnergyModelled {
+		t.Errorf("got %+v; want the power of the same reading, 7 W modelled", got)
+	}
 }
 
 func TestUsersSeeTheEnergyOfTheirOwnClustersAndAdministratorsAll(t *testing.T) {

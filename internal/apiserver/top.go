@@ -30,6 +30,9 @@ func (s *Server) clusterTop(ctx context.Context, in *byName) (*body[api.List[api
 		if s.cfg.MemberUses != nil {
 			top.Points = append(top.Points, s.cfg.MemberUses.UsesOf(a.Node, a.ID)...)
 		}
+		if s.cfg.Energy != nil {
+			withPower(top.Points, s.cfg.Energy.Member(a.Node, a.ID))
+		}
 		// Who has all of a machine may know how warm it is. The readings began before the member did, so they are shown without their history.
 		if m := view.Machine(a.Node); m != nil && a.Whole && s.cfg.Sensors != nil {
 			top.Sensors = s.cfg.Sensors(m.UID())

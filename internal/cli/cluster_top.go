@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,7 +69,12 @@ has, which a guest seldom gives back.`,
 }
 
 func printTop(w io.Writer, all []api.MemberTop) {
-	t := newTable(w, "MEMBER", "NODE", "PHASE", "CPU", "OF", "MEAN", "MAX", "HISTORY", "MEMORY", "OF", "SENT", "RECEIVED", "READ", "WRITTEN", "SENSORS")
+	header := []string{"MEMBER", "NODE", "PHASE", "CPU", "OF", "MEAN", "MAX", "HISTORY", "MEMORY", "OF", "SENT", "RECEIVED", "READ", "WRITTEN", "SENSORS"}
+	power := slices.ContainsFunc(all, func(m api.MemberTop) bool { return newestPower(m.Points) != nil })
+	if power {
+		header = append(header, "POWER")
+	}
+	t := newTable(w, header...)
 	for _, m := range all {
 		var last api.UsePoint
 		memory := ""
@@ -77,10 +83,38 @@ func printTop(w io.Writer, all []api.MemberTop) {
 			memory = sizeText(last.MemoryBytes)
 		}
 		mean, most := cpuOf(m.Points)
-		t.row(m.Member, m.Node, string(m.Phase), coresUsed(last.CPUCores), limitText(int64(m.Cores), fmt.Sprint(m.Cores)), coresUsed(mean), coresUsed(most), spark(m),
-			memory, limitText(m.LimitBytes, sizeText(m.LimitBytes)), rateText(last.SentRate), rateText(last.ReceivedRate), rateText(last.DiskReadRate), rateText(last.DiskWrittenRate), sensorText(m.Sensors))
+		cells := []string{
+			m.Member, m.Node, string(m.Phase), coresUsed(last.CPUCores), limitText(int64(m.Cores), fmt.Sprint(m.Cores)), coresUsed(mean), coresUsed(most), spark(m),
+			memory, limitText(m.LimitBytes, sizeText(m.LimitBytes)), rateText(last.SentRate), rateText(last.ReceivedRate), rateText(last.DiskReadRate), rateText(last.DiskWrittenRate), sensorText(m.Sensors),
+		}
+		if power {
+			cells = append(cells, memberPowerText(newestPower(m.Points)))
+		}
+		t.row(cells...)
 	}
 	t.flush()
+}
+
+// newestPower is the last point with a power, of the last two: power comes a moment after the rest. nil: it is not known.
+func newestPower(points []api.UsePoint) *api.UsePoint {
+	for i := len(points) - 1; i >= max(0, len(points)-2); i-- {
+		if points[i].PowerWatts != nil {
+			return &points[i]
+		}
+	}
+	return nil
+}
+
+// memberPowerText is a power with its tag, unless it is measured.
+func memberPowerText(p *api.UsePoint) string {
+	if p == nil {
+		return ""
+	}
+	text := wattsText(p.PowerWatts)
+	if p.PowerTag != api.EnergyMeasured {
+		text += " " + string(p.PowerTag)
+	}
+	return text
 }
 
 func coresUsed(n *float64) string {

@@ -16,8 +16,8 @@ import (
 type Energy struct {
 	// Book is the account. A new leader opens it anew.
 	Book *energy.Book
-	// Sample is what a node's agent read last; nil: nothing.
-	Sample func(node string) *api.EnergySample
+	// Sample is what a node's agent read last, and when that came; nil: nothing.
+	Sample func(node string) (*api.EnergySample, time.Time)
 	// Sensors returns what was read last of a machine's BMC, by its UID; nil: nothing, or no machine's are read.
 	Sensors func(uid string) *api.MachineSensors
 }
@@ -83,11 +83,11 @@ func takeEnergy(e *Energy, view *state.View, now time.Time) {
 	known := map[string]bool{}
 	for n := range view.Agents() {
 		known[n.Name] = true
-		sample := e.Sample(n.Name)
+		sample, at := e.Sample(n.Name)
 		if sample == nil {
 			continue
 		}
-		e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: e.bmc(view.Machine(n.Name), now)}, now)
+		e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: e.bmc(view.Machine(n.Name), now), ReadAt: at}, now)
 	}
 	e.Book.Forget(known)
 }

@@ -33,7 +33,7 @@ func TestEnergyGoesToClustersAndJobsAlsoWhileMembersAreCleanedAndUnderTheNextLea
 	view = l.mustPass()
 	e := &Energy{Book: energy.NewBook()}
 	seconds := int64(0)
-	e.Sample = func(string) *api.EnergySample { return sampled(l.cache.View(), seconds) }
+	e.Sample = func(string) (*api.EnergySample, time.Time) { return sampled(l.cache.View(), seconds), l.now }
 	take := func(view *state.View) {
 		takeEnergy(e, view, l.now)
 		seconds, l.now = seconds+10, l.now.Add(10*time.Second)

@@ -22,10 +22,15 @@ type World struct {
 	Owners map[string]Owner
 	// BMC is the last reading of the machine's BMC; nil: it has none that is read.
 	BMC *api.EnergyReading
+	// ReadAt is when the sample came, by the clock that members' use is shown by; zero: when it is taken.
+	ReadAt time.Time
 }
 
 // points is how many points of a node are kept: ten minutes of samples at five seconds.
 const points = 120
+
+// memberPoints is how many points of a member are kept: as many as of its use.
+const memberPoints = 60
 
 // Book is the account of a site's energy, kept by the leader. It may be used from many goroutines.
 type Book struct {
@@ -44,6 +49,15 @@ type account struct {
 	now    api.EnergyReading
 	all    []api.EnergyReading
 	points []api.EnergyPoint
+	// members are the last minutes of members, by assignment ID.
+	members map[string][]MemberPower
+}
+
+// MemberPower is a member's part of its node's power over the interval that ended at a time.
+type MemberPower struct {
+	At    time.Time
+	Watts float64
+	Tag   api.EnergyTag
 }
 
 // NewBook returns a book without nodes.
@@ -85,11 +99,15 @@ func (b *Book) Take(node string, s *api.EnergySample, w World, now time.Time) {
 	if i.ns <= 0 && a.last != nil { // between two runs only the site's clock tells how long it was
 		i.ns = int64(min(max(now.Sub(a.record.To), 0), longestGap))
 	}
-	add(a.record, i, w)
+	parts := add(a.record, i, w)
 	a.record.To, a.record.Mark = now.UTC(), s
 	a.dirty = true
 	a.now, a.all = i.reading, readings(s, w.BMC)
+	if !w.ReadAt.IsZero() {
+		now = w.ReadAt
+	}
 	a.point(a.last, s, i, now)
+	a.powers(parts, i, now)
 	a.last = s
 }
 
@@ -118,11 +136,11 @@ func (a *account) turn(node string, now time.Time) {
 // mostShares bounds a record: users can run any number of jobs in an hour. Further ones count for their cluster only.
 const mostShares = 1000
 
-// add counts an interval in a record.
-func add(r *api.EnergyRecord, i interval, w World) {
+// add counts an interval in a record, and returns the parts of its energy.
+func add(r *api.EnergyRecord, i interval, w World) Parts {
 	if i.reading.Tag == api.EnergyUnavailable {
 		r.UnknownNanoseconds += i.ns
-		return
+		return Parts{}
 	}
 	amount := func(microjoules int64) api.EnergyAmount {
 		if i.reading.Tag == api.EnergyMeasured {
@@ -152,6 +170,33 @@ func add(r *api.EnergyRecord, i interval, w World) {
 			s.MemberNanoseconds += time[n]
 		}
 	}
+	return parts
+}
+
+// powers keeps the last power of the members that are there.
+func (a *account) powers(parts Parts, i interval, now time.Time) {
+	if i.ns <= 0 {
+		return
+	}
+	kept := make(map[string][]MemberPower, len(parts.Members))
+	for id, energy := range parts.Members {
+		all := append(a.members[id], MemberPower{now.UTC(), float64(energy) * 1e3 / float64(i.ns), i.reading.Tag})
+		if surplus := len(all) - memberPoints; surplus > 0 {
+			all = slices.Clone(all[surplus:])
+		}
+		kept[id] = all
+	}
+	a.members = kept
+}
+
+// Member returns the last minutes of a member's power, the oldest first; none: nothing is known now.
+func (b *Book) Member(node, assignmentID string) []MemberPower {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a := b.nodes[node]; a != nil {
+		return slices.Clone(a.members[assignmentID])
+	}
+	return nil
 }
 
 // shareOf is the share of a job, or of its cluster where the record has no room for more.

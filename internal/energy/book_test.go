@@ -292,6 +292,22 @@ func TestANodeWithoutSourceIsModelledByItsLikeAndSaysSo(t *testing.T) {
 	}
 }
 
+func TestWhatIsItselfModelledTeachesNothing(t *testing.T) {
+	t.Parallel()
+	c := calibration{}
+	watts := 50.0
+	for _, tag := range []api.EnergyTag{api.EnergyModelled, api.EnergyUnavailable} {
+		c.learn(sample("r", 1, 1, nil), interval{ns: 1e9, use: Use{Capacity: 2e6}, reading: api.EnergyReading{Source: api.EnergyRAPL, Tag: tag, Watts: &watts}})
+	}
+	if len(c) != 0 {
+		t.Errorf("it learned %+v", c)
+	}
+	c.learn(sample("r", 1, 1, nil), interval{ns: 1e9, use: Use{Capacity: 2e6}, reading: api.EnergyReading{Source: api.EnergyRAPL, Tag: api.EnergyMeasured, Watts: &watts}})
+	if len(c) != 1 {
+		t.Error("a measurement taught nothing")
+	}
+}
+
 func TestAModelNeedsReadingsOfSeveralUtilizations(t *testing.T) {
 	t.Parallel()
 	var f fit

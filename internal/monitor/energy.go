@@ -1,6 +1,8 @@
 package monitor
 
 import (
+	"time"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/energy"
 )
@@ -14,16 +16,17 @@ func (m *Monitor) takeEnergy(name string, s *stream, sample *api.EnergySample) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.node(name); n.stream == s {
-		n.energy = sample
+		n.energy, n.energyAt = sample, m.cfg.Now()
 	}
 }
 
-// EnergySample returns what a node's agent read last of its energy; nil: it is not connected, or has not said. The result must not be changed.
-func (m *Monitor) EnergySample(nodeName string) *api.EnergySample {
+// EnergySample returns what a node's agent read last of its energy, and when that came; nil: it is not connected, or has not said. The result must not
+// be changed.
+func (m *Monitor) EnergySample(nodeName string) (*api.EnergySample, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.nodes[nodeName]; n != nil && n.stream != nil {
-		return n.energy
+		return n.energy, n.energyAt
 	}
-	return nil
+	return nil, time.Time{}
 }

@@ -87,7 +87,8 @@ type node struct {
 	// uses are what its members used of late, by assignment ID.
 	uses map[string]*memberUses
 	// energy is what it read last of its energy; nil: it has not said.
-	energy *api.EnergySample
+	energy   *api.EnergySample
+	energyAt time.Time
 	// faults are the errors that its hardware has counted; nil: it has not said.
 	faults *api.HardwareFaults
 	// serial is that of the newest change of what is known of this node.
