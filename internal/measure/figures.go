@@ -15,7 +15,10 @@ type figure struct {
 
 // figures draws one figure a metric and one a set of efficiencies.
 func (r Report) figures() []figure {
-	if len(r.sizes()) == 1 {
+	switch {
+	case len(r.Experiment.Axis.Labels) > 0:
+		return r.rowFigures()
+	case len(r.sizes()) == 1:
 		return r.pairFigures()
 	}
 	var out []figure

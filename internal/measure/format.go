@@ -20,8 +20,11 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// size writes a value of the axis: bytes in binary units, other things as they are.
+// size writes a value of the axis: its label if it has one, bytes in binary units, other things as they are.
 func (a Axis) size(x float64) string {
+	if i := int(x) - 1; i >= 0 && i < len(a.Labels) {
+		return a.Labels[i]
+	}
 	if !a.Bytes {
 		unit := a.Unit
 		if x == 1 {

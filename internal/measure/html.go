@@ -37,6 +37,7 @@ type pageTable struct {
 	Title  string
 	Header []string
 	Rows   [][]string
+	Note   string
 }
 
 // WriteHTML writes one self-contained page of one or more reports: no script, no font, nothing fetched. It reads well on
@@ -59,7 +60,7 @@ func WriteHTML(w io.Writer, title string, made time.Time, reports ...Report) err
 			s.Figures = append(s.Figures, pageFigure{SVG: template.HTML(f.svg), Caption: fmt.Sprintf("Figure %d. %s", count, f.caption), Wide: f.wide})
 		}
 		for _, t := range r.tables() {
-			s.Tables = append(s.Tables, pageTable{t.title, t.header, t.rows})
+			s.Tables = append(s.Tables, pageTable{t.title, t.header, t.rows, t.note})
 		}
 		data.Sections = append(data.Sections, s)
 	}

@@ -83,6 +83,17 @@ type Axis struct {
 	Unit string `json:"unit"`
 	// Bytes is true when X is a number of bytes, written as 8 B, 4 KiB, 4 MiB.
 	Bytes bool `json:"bytes,omitempty"`
+	// Labels, if there are any, name the values 1, 2, 3 ... of X: things in a row, such as programs, and no sizes.
+	Labels []string `json:"labels,omitempty"`
+}
+
+// Table is a table of an experiment's own, shown after those of its metrics.
+type Table struct {
+	Title  string     `json:"title"`
+	Header []string   `json:"header"`
+	Rows   [][]string `json:"rows"`
+	// Note says below the table what its numbers are.
+	Note string `json:"note,omitempty"`
 }
 
 // Experiment is what was run: sides, conditions and all runs.
@@ -100,7 +111,9 @@ type Experiment struct {
 	Oversubscribed string `json:"oversubscribed,omitempty"`
 	// OversubscribedFrom is the smallest size that Oversubscribed is about; 0: all.
 	OversubscribedFrom float64 `json:"oversubscribed_from,omitempty"`
-	Runs               []Run   `json:"runs"`
+	// Tables say more of the runs than their metrics.
+	Tables []Table `json:"tables,omitempty"`
+	Runs   []Run   `json:"runs"`
 }
 
 // Schedule returns the order in which the sides run in each of n rounds: A B, B A, A B, ... so that a drift that is linear

@@ -58,6 +58,9 @@ func (r Report) WriteText(w io.Writer) error {
 		if err := t.Flush(); err != nil {
 			return err
 		}
+		if table.note != "" {
+			fmt.Fprintf(&b, "%s\n", table.note)
+		}
 	}
 	b.WriteString(r.method() + "\n")
 	if carriers := r.Experiment.carriers(); carriers != "" {
@@ -97,9 +100,10 @@ type table struct {
 	title  string
 	header []string
 	rows   [][]string
+	note   string
 }
 
-// tables returns one table a metric that is not derived; a single one needs no title.
+// tables returns one table a metric that is not derived, of which a single one needs no title, and those of the experiment.
 func (r Report) tables() []table {
 	var out []table
 	for _, m := range r.Experiment.Metrics {
@@ -120,6 +124,9 @@ func (r Report) tables() []table {
 	}
 	if len(out) == 1 {
 		out[0].title = ""
+	}
+	for _, t := range r.Experiment.Tables {
+		out = append(out, table{t.Title, t.Header, t.Rows, t.Note})
 	}
 	return out
 }

@@ -119,6 +119,42 @@ func TestThePageNeedsNothingButItself(t *testing.T) {
 	}
 }
 
+func TestThingsInARowAreDrawnByTheirNames(t *testing.T) {
+	e := Experiment{
+		Title: "t", Axis: Axis{Name: "Kernel", Labels: []string{"bfs", "nw"}}, Metrics: []Metric{{Name: "work_ms", Title: "Work", Unit: "ms"}},
+		Sides:      []Side{{Name: "local"}, {Name: "memory"}, {Name: "TCP"}},
+		Highlights: []Highlight{{Metric: "work_ms", Side: "memory", X: 2, Goal: 0.9}},
+		Tables:     []Table{{Title: "More", Header: []string{"a", "b"}, Rows: [][]string{{"x", "y < z"}}, Note: "what it is"}},
+	}
+	for pair := range 6 {
+		for i, side := range e.Sides {
+			e.Runs = append(e.Runs, Run{Side: side.Name, Pair: pair, Points: []Point{
+				{X: 1, Values: map[string]float64{"work_ms": float64(1 + i)}}, {X: 2, Values: map[string]float64{"work_ms": 10 * float64(1+i)}},
+			}})
+		}
+	}
+	report, err := NewReport(e, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text, page bytes.Buffer
+	if err := errors.Join(report.WriteText(&text), WriteHTML(&page, "t", time.Unix(0, 0), report)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"bfs", "nw", "0.500", "0.333", "More", "y < z", "what it is", "Work at nw", "goal 0.9 not reached"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, text.String())
+		}
+	}
+	figures := report.figures()
+	if len(figures) != 1 || strings.Count(figures[0].svg, `class="mark s1"`) != 3 || !strings.Contains(figures[0].svg, ">nw</text>") || strings.Contains(figures[0].svg, `class="line s1" d="M66`) {
+		t.Errorf("%d figures, want one with two marks of memory and one in the legend, by names and without lines: %v", len(figures), figures)
+	}
+	if !strings.Contains(page.String(), "y &lt; z") || !strings.Contains(page.String(), `<p class="note">what it is</p>`) {
+		t.Error("the page lacks the experiment's own table")
+	}
+}
+
 func TestTooFewPairsAreSaidAndDrawnWithoutInterval(t *testing.T) {
 	report, err := NewReport(pingPong(3, 2), 0)
 	if err != nil {
