@@ -72,6 +72,8 @@ type DeviceClaim struct {
 	Takes map[string]int64 `json:"takes"`
 	// Why tells people why this device was chosen, where its place was open.
 	Why string `json:"why,omitempty"`
+	// Cost is, of a GPU, what kernels were expected to take by it when it was chosen, in times of what they take on a local one; 0: nothing was expected.
+	Cost float64 `json:"cost,omitempty"`
 }
 
 // PortKind is what a member's end of a network is.

@@ -1,5 +1,10 @@
 package api
 
+import (
+	"slices"
+	"strings"
+)
+
 // Device is a GPU, an adapter or a disk of a node, of which members get parts.
 type Device struct {
 	// ID is stable on its node.
@@ -17,6 +22,8 @@ type Device struct {
 	// Model is the product's name, such as NVIDIA H200, and MemoryBytes the device's own memory; empty and 0 where they are not known.
 	Model       string `json:"model,omitempty"`
 	MemoryBytes int64  `json:"memory_bytes,omitempty"`
+	// Kinds are the names that the node's operator gave to devices like it.
+	Kinds []string `json:"kinds,omitempty"`
 	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
 	// Ways are the ways to hand out the device, by name.
@@ -59,6 +66,8 @@ type MemberDevice struct {
 	// Memory is how much of a remote GPU's memory it is; 0 for others. Why tells why the GPU was chosen.
 	Memory Bytes  `json:"memory,omitempty"`
 	Why    string `json:"why,omitempty"`
+	// Cost is, of a GPU, what kernels were expected to take by it when it was chosen, in times of what they take on a local one; 0: nothing was expected.
+	Cost float64 `json:"cost,omitempty"`
 }
 
 // DeviceUse is a part of a device of a node, and the member that holds it.
@@ -66,4 +75,17 @@ type DeviceUse struct {
 	MemberDevice
 	// Member is CLUSTER/MEMBER; empty for a cluster that the reader does not see.
 	Member string `json:"member,omitempty"`
+}
+
+// IsModel reports whether a device is of a model, by words of its name, or of a kind that its operator named so.
+func (d *Device) IsModel(words string) bool {
+	return HasWords(d.Model, words) || slices.ContainsFunc(d.Kinds, func(kind string) bool { return strings.EqualFold(kind, words) })
+}
+
+// HasWords reports whether a name has some words in a row, in any case: A100 is in A100-SXM4-80GB, and A10 is not.
+func HasWords(name, words string) bool {
+	split := func(text string) string {
+		return " " + strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r == ' ' || r == '-' || r == '_' }), " ") + " "
+	}
+	return strings.TrimSpace(words) != "" && strings.Contains(split(name), split(words))
 }

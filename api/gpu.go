@@ -10,6 +10,8 @@ const (
 	// WayRemote is how a part of a GPU's memory is handed out, by a server beside the GPU. Programs of the member call that server by CUDA's or OpenCL's own
 	// functions, from any node. Its mode excludes WayWhole.
 	WayRemote = "remote"
+	// WayAny asks for whatever is best: WayWhole on the member's own node, or WayRemote. Nothing is handed out in this way.
+	WayAny = "any"
 )
 
 // The counters of GPUs.
@@ -25,12 +27,48 @@ const (
 // PortGPUServer is the TCP port of servers of remote GPUs.
 const PortGPUServer = 7070
 
+// OpenCLDevice is the ID of a node's own OpenCL device, which is its processor. Servers hand out its memory as that of a GPU.
+const OpenCLDevice = "opencl0"
+
 // Times is how many times what its way takes a part of a request takes: the MiB of memory of a remote GPU, and 1 of all others.
 func (r *DeviceRequest) Times() int64 {
 	if r.Class != ClassGPU || r.Way != WayRemote {
 		return 1
 	}
 	return max(1, (int64(r.Memory)+1<<20-1)>>20)
+}
+
+// MayBeServed reports whether a server may meet a request: it is for remote GPUs, or for any.
+func (r *DeviceRequest) MayBeServed() bool {
+	return r.Class == ClassGPU && (r.Way == WayRemote || r.Way == WayAny)
+}
+
+// By returns a request for any GPU as one for that way alone. Other requests stay as they are.
+func (r DeviceRequest) By(way string) DeviceRequest {
+	if r.Class == ClassGPU && r.Way == WayAny {
+		r.Way, r.Remote = way, way == WayRemote
+	}
+	return r
+}
+
+// The memory of its node that a server of remote GPUs may use: contexts of the driver and rings, or those of the node's own OpenCL device, which
+// compiles there, too.
+const (
+	serverMemory       = 2 << 30
+	serverMemoryOpenCL = 1 << 30
+)
+
+// ServerMemoryBytes is how much memory of its node a server of these GPUs may use. What it hands out of the node's own OpenCL device is among it.
+func ServerMemoryBytes(claims []DeviceClaim) int64 {
+	own, least := int64(0), int64(serverMemoryOpenCL)
+	for i := range claims {
+		if claims[i].Device == OpenCLDevice {
+			own += claims[i].Times() << 20
+		} else {
+			least = serverMemory
+		}
+	}
+	return least + own
 }
 
 // Times is how many times what its way takes a claim takes, as for a request.
@@ -47,7 +85,8 @@ func (a *Assignment) ServesGPU() bool {
 }
 
 // GPURequest asks for GPUs of each member. Whole ones of its own node are asked for by their number, as in "2", or that and their kind, as in "1:H200" or
-// "1:80GiB": words of the model's name, or the least memory of each. "1:remote:8GiB" asks for 8 GiB of the memory of a GPU of any node.
+// "1:80GiB": words of the model's name, or the least memory of each. "1:remote:8GiB" asks for 8 GiB of the memory of a GPU of any node, "1:any:8GiB" for a
+// whole GPU of its own node with as much memory where one is free, and else for that.
 type GPURequest string
 
 // GPUPattern is the form of a GPURequest, also for JSON Schema.
@@ -59,6 +98,8 @@ type NodeGPU struct {
 	ID string `json:"id"`
 	// Model is the product's name; empty where it is not known.
 	Model string `json:"model,omitempty"`
+	// Kinds are the names that its operator gave to GPUs like it.
+	Kinds []string `json:"kinds,omitempty"`
 	// MemoryBytes is the size of its memory; 0 where that is not known.
 	MemoryBytes int64 `json:"memory_bytes,omitempty"`
 	// PCI is its PCI address, such as 0000:3b:00.0; empty where it is not known. NUMANode is the NUMA node that it is attached to, -1 where that is not known.

@@ -123,6 +123,8 @@ type NodeRecord struct {
 	// not read, one a line.
 	GPUs        []NodeGPU `json:"gpus,omitempty"`
 	GPUProblems []string  `json:"gpu_problems,omitempty"`
+	// GPUPrograms: the node has the programs of remote GPUs, so members there can use those of any node.
+	GPUPrograms bool `json:"gpu_programs,omitempty"`
 	// Oversubscribed is true when a physical CPU backs more than one slot, of this node or (dev --nodes) of another.
 	Oversubscribed bool   `json:"oversubscribed"`
 	AgentVersion   string `json:"agent_version"`

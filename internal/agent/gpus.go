@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,18 +18,26 @@ import (
 )
 
 // openGPUs opens the node's GPUs, unless its operator keeps them; nil: members get none.
-func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) container.GPUs {
-	remote := gpu.Remote{Programs: gpuPrograms(opts.GPUPrograms), GPUs: opts.RemoteGPUs.All, OpenCLBytes: int64(opts.RemoteGPUs.OpenCL)}
-	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" {
-		return nil
+func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) (container.GPUs, error) {
+	var kinds []gpu.Kind
+	for _, text := range opts.GPUKinds {
+		kind, err := gpu.ParseKind(text)
+		if err != nil {
+			return nil, fmt.Errorf("--gpu-kind: %w", err)
+		}
+		kinds = append(kinds, kind)
 	}
-	gpus := gpu.New(gpu.Config{Part: opts.GPUs, CDIDirs: opts.CDIDirs, Remote: remote, Log: log})
+	remote := gpu.Remote{Programs: GPUPrograms(opts.GPUPrograms), GPUs: opts.RemoteGPUs.All, OpenCLBytes: int64(opts.RemoteGPUs.OpenCL)}
+	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" {
+		return nil, nil //nolint:nilnil // it has none
+	}
+	gpus := gpu.New(gpu.Config{Part: opts.GPUs, Allow: opts.GPUAllow, Kinds: kinds, CDIDirs: opts.CDIDirs, Remote: remote, Log: log})
 	cfg.GPUs = gpus.Read
-	return gpus
+	return gpus, nil
 }
 
-// gpuPrograms is the folder with the programs of remote GPUs: the operator's, that beside this program, or the system's. Empty: there is none.
-func gpuPrograms(option string) string {
+// GPUPrograms is the folder with the programs of remote GPUs: the operator's, that beside this program, or the system's. Empty: there is none.
+func GPUPrograms(option string) string {
 	if option != "" {
 		return option
 	}
@@ -67,7 +76,7 @@ func (a *Agent) measureGPUs(agentCtx, ctx context.Context, node *api.NodeRecord)
 	case <-ctx.Done():
 	}
 	node.Capacity.Devices = slices.Concat(node.Capacity.Devices, o.gpus.Devices())
-	node.GPUs, node.GPUProblems = o.gpus.GPUs, o.gpus.Problems
+	node.GPUs, node.GPUProblems, node.GPUPrograms = o.gpus.GPUs, o.gpus.Problems, o.gpus.Programs
 }
 
 // watchGPUs returns when the node's GPUs are not as they were reported.
@@ -81,7 +90,7 @@ func (a *Agent) watchGPUs(ctx context.Context, reported gpu.Found) error {
 		case <-look.C:
 		}
 		now := a.cfg.GPUs(ctx)
-		if ctx.Err() == nil && !(reflect.DeepEqual(now.GPUs, reported.GPUs) && slices.Equal(now.Problems, reported.Problems)) {
+		if ctx.Err() == nil && !(reflect.DeepEqual(now.GPUs, reported.GPUs) && slices.Equal(now.Problems, reported.Problems) && now.Programs == reported.Programs) {
 			a.cfg.Log.InfoContext(ctx, "the node's GPUs changed")
 			return errGPUsChanged
 		}

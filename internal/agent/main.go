@@ -103,7 +103,10 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	}
 	go sampler.Run(ctx)
 	cfg.Energy = sampler
-	gpus := openGPUs(&cfg, opts, log)
+	gpus, err := openGPUs(&cfg, opts, log)
+	if err != nil {
+		return err
+	}
 	serverCPUs, serverMemory, err := placesOfServers(opts, node)
 	if err != nil {
 		return err

@@ -25,6 +25,8 @@ func (machinePart) Type() string { return "part" }
 
 func gpuFlags(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().Var(machinePart{&opts.GPUs}, "gpus", "GPUs of this machine to give to members: all, none, or a part such as 2/3, the second of three equal parts")
+	cmd.Flags().StringArrayVar(&opts.GPUAllow, "gpu-allow", nil, "give members only GPUs of this ID, PCI address or model (repeatable; default: all of --gpus)")
+	cmd.Flags().StringArrayVar(&opts.GPUKinds, "gpu-kind", nil, "NAME=WHAT: a name by which users ask for GPUs of this ID, PCI address or model, such as big=H200 (repeatable)")
 	remoteGPUFlags(cmd, &opts.RemoteGPUs, &opts.GPUPrograms)
 	cdiFlag(cmd, &opts.CDIDirs)
 }
@@ -64,7 +66,11 @@ func printGPUs(w io.Writer, n api.Node) {
 			if len(g.MIGProfiles) > 0 {
 				mig += " (" + strings.Join(g.MIGProfiles, " ") + ")"
 			}
-			table.row(g.ID, g.Model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), strings.Join(g.Problems, "; "))
+			model := g.Model
+			if len(g.Kinds) > 0 {
+				model += " (" + strings.Join(g.Kinds, ", ") + ")"
+			}
+			table.row(g.ID, model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), strings.Join(g.Problems, "; "))
 		}
 		table.flush()
 	}
@@ -98,13 +104,13 @@ func groupGPUs(g api.Group) string {
 		if r.Model != "" {
 			text += " " + r.Model
 		}
-		if r.Way == api.WayRemote {
-			text += " remote"
+		if r.Way == api.WayRemote || r.Way == api.WayAny {
+			text += " " + r.Way
 		}
 		if r.Memory > 0 {
 			text += " of " + r.Memory.String()
 		}
-		if r.Way != api.WayWhole && r.Way != api.WayRemote {
+		if r.Way != api.WayWhole && !r.MayBeServed() {
 			text += " (" + r.Way + ")"
 		}
 		parts = append(parts, text)

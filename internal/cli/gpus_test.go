@@ -16,7 +16,7 @@ func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 	}
 	printGPUs(&out, api.Node{Agent: &api.AgentPart{
 		GPUs: []api.NodeGPU{
-			{ID: "GPU-a", Model: "NVIDIA H200", MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true},
+			{ID: "GPU-a", Model: "NVIDIA H200", Kinds: []string{"big", "lab"}, MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true},
 			{ID: "GPU-b", NUMANode: -1, Problems: []string{"it has fallen off its bus"}},
 		},
 		GPUProblems: []string{"nvidia-smi did not answer within 20s"},
@@ -24,7 +24,7 @@ func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{
 		"", "GPU MODEL MEMORY PCI NUMA DRIVER CUDA COMPUTE MIG NVLINK PEERS REMOTE PROBLEMS",
-		"GPU-a NVIDIA H200 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes -",
+		"GPU-a NVIDIA H200 (big, lab) 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes -",
 		"GPU-b - - - - - - - - - no it has fallen off its bus", "GPUs: nvidia-smi did not answer within 20s", "",
 	} {
 		if got := strings.Join(strings.Fields(lines[i]), " "); got != want {
@@ -44,9 +44,10 @@ func TestANodeShowsWhoHoldsWhichPartOfItsGPUs(t *testing.T) {
 
 func TestTheGPUsOfAGroupAreShown(t *testing.T) {
 	for want, devices := range map[string][]api.DeviceRequest{
-		"":       {{Class: "nic", Way: "vf", Count: 1}},
-		"2":      {{Class: "gpu", Way: "whole", Count: 2}},
-		"1 H200": {{Class: "gpu", Way: "whole", Count: 1, Model: "H200"}},
+		"":              {{Class: "nic", Way: "vf", Count: 1}},
+		"2":             {{Class: "gpu", Way: "whole", Count: 2}},
+		"1 any of 8GiB": {{Class: "gpu", Way: "any", Count: 1, Remote: true, Memory: 8 << 30}},
+		"1 H200":        {{Class: "gpu", Way: "whole", Count: 1, Model: "H200"}},
 		"1 of 80GiB, 3 remote of 8GiB, 1 (1g-18gb)": {{Class: "gpu", Way: "whole", Count: 1, Memory: 80 << 30}, {Class: "gpu", Way: "remote", Count: 3, Remote: true, Memory: 8 << 30}, {Class: "gpu", Way: "1g-18gb", Count: 1}},
 	} {
 		if got := groupGPUs(api.Group{Devices: devices}); got != want {

@@ -213,6 +213,9 @@ type Agent struct {
 	// GPUs is the part of the machine's GPUs that the node gives to members. CDIDirs are the folders with CDI files; empty: those of the system.
 	GPUs    inventory.Part
 	CDIDirs []string
+	// GPUAllow are the GPUs that members get, by ID, PCI address or words of the model; none: all of that part. GPUKinds are names of kinds, NAME=WHAT.
+	GPUAllow []string
+	GPUKinds []string
 	// GPUPrograms is the folder with the programs of remote GPUs; empty: gpuremote beside this program, and else /usr/lib/nearmetal/gpuremote, where one is there.
 	GPUPrograms string
 	// RemoteGPUs are handed out by servers to members of any node: none, all, or opencl:SIZE.

@@ -27,6 +27,9 @@ type Config struct {
 	CDIDirs []string
 	// Part is which of the GPUs are the node's: other nodes of the machine may have the others.
 	Part inventory.Part
+	// Allow are the GPUs that members get, by ID, PCI address or words of the model; none: all. Kinds are names of kinds.
+	Allow []string
+	Kinds []Kind
 	// Remote is how the node takes part in remote GPUs.
 	Remote Remote
 	// Run runs a program and returns its standard output; nil: as a process of this machine.
@@ -52,6 +55,8 @@ type Found struct {
 	GPUs []api.NodeGPU
 	// Problems are why there may be more GPUs.
 	Problems []string
+	// Programs: the node has the programs of remote GPUs.
+	Programs bool
 	// sources are what a container needs to use each GPU that is offered, by ID.
 	sources map[string]source
 }
@@ -135,7 +140,9 @@ func (n *Node) look(ctx context.Context) Found {
 		delete(found.sources, g.ID)
 		return true
 	})
+	found.keep(n.cfg.Allow)
 	n.cfg.Remote.addRemote(&found, n.cfg.Root)
+	found.name(n.cfg.Kinds)
 	return found
 }
 
@@ -147,7 +154,7 @@ func (f Found) Devices() []api.Device {
 			continue
 		}
 		d := api.Device{
-			ID: g.ID, Class: api.ClassGPU, NUMANode: g.NUMANode, Model: g.Model, MemoryBytes: g.MemoryBytes, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{},
+			ID: g.ID, Class: api.ClassGPU, NUMANode: g.NUMANode, Model: g.Model, Kinds: g.Kinds, MemoryBytes: g.MemoryBytes, Counters: map[string]int64{}, Ways: map[string]api.DeviceWay{},
 		}
 		if g.ID != OpenCLID {
 			d.Counters[api.CounterGPUs] = 1

@@ -22,7 +22,7 @@ type Remote struct {
 
 const (
 	// OpenCLID is the ID of a node's own OpenCL device.
-	OpenCLID = "opencl0"
+	OpenCLID = api.OpenCLDevice
 	// ServerProgram is the server's program, among the others.
 	ServerProgram = "nearmetal-gpu-server"
 	// remoteReserve is how much of each GPU's memory is not handed out: contexts of the driver take some of it, which no client sees.
@@ -63,6 +63,7 @@ func (r Remote) openCL(root string) api.NodeGPU {
 
 // addRemote adds what servers hand out to what was found.
 func (r Remote) addRemote(found *Found, root string) {
+	found.Programs = r.missing() == ""
 	for i := range found.GPUs {
 		if g := &found.GPUs[i]; r.GPUs && len(g.Problems) == 0 && g.MemoryBytes > remoteReserve {
 			g.Remote = r.missing() == ""

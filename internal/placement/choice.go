@@ -60,15 +60,7 @@ func whyNot(n *node, d *api.Device, c api.DeviceChoice) string {
 
 // isKind reports whether a device is of the model and has the memory that a request asks for.
 func isKind(d *api.Device, r api.DeviceRequest) bool {
-	return d.MemoryBytes >= int64(r.Memory) && (r.Model == "" || hasWords(d.Model, r.Model))
-}
-
-// hasWords reports whether a name has some words in a row, in any case: A100 is in A100-SXM4-80GB, and A10 is not.
-func hasWords(name, words string) bool {
-	split := func(text string) string {
-		return " " + strings.Join(strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return r == ' ' || r == '-' || r == '_' }), " ") + " "
-	}
-	return strings.Contains(split(name), split(words))
+	return d.MemoryBytes >= int64(r.Memory) && (r.Model == "" || d.IsModel(r.Model))
 }
 
 // numaNodeOf returns the NUMA node that a device is attached to, less than 0 where it is not known. Kernels of machines with one do not tell.
