@@ -213,6 +213,56 @@ func TestNodesShowWhatIsTakenReleasingIncludedAndQuarantined(t *testing.T) {
 	}
 }
 
+func TestWhoHoldsAGPUIsHiddenFromOtherProjects(t *testing.T) {
+	member := api.Assignment{
+		ID: "u.c1-0.1", ClusterUID: "u", Member: "c1-0", Node: "n1", Devices: []api.DeviceClaim{{Class: "gpu", Device: "g1", Way: "whole"}},
+	}
+	server := api.Assignment{
+		ID: "u.c1-1.1-d0", Of: "u.c1-1.1", ClusterUID: "u", Member: "c1-1", Node: "n1",
+		Devices: []api.DeviceClaim{{Class: "gpu", Device: "g2", Way: "remote", Takes: map[string]int64{"remote-mib": 512}}},
+	}
+	st := memory.New()
+	repo := state.New(st)
+	cache, err := repo.OpenCache(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lead, err := st.Campaign(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := repo.CreateProject(t.Context(), api.Project{Name: "lab"}); err != nil {
+		t.Fatal(err)
+	}
+	created, err := repo.CreateCluster(t.Context(), api.ClusterIntent{Name: "lab.c1", UID: "u", Project: "lab"})
+	if err == nil {
+		_, err = cache.WaitRevision(t.Context(), created)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rev, err := repo.AsLeader(lead).Commit(t.Context(), cache.Cluster("lab.c1"), state.Write{
+		Record: api.ClusterRecord{Name: "lab.c1", UID: "u", Generation: 1, Phase: api.ClusterReady}, Add: []state.Batch{{Assignments: []api.Assignment{member, server}}},
+	})
+	if err == nil {
+		_, err = cache.WaitRevision(t.Context(), rev)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := &state.View{Clusters: []*state.Cluster{cache.Cluster("lab.c1")}, Nodes: agents(api.NodeRecord{Name: "n1"})}
+	for project, want := range map[string]string{"lab": "g1 by c1/c1-0, g2 by c1/c1-1", "other": "g1 by , g2 by "} {
+		n := joinNodes(view, observed{}, tenancy.Principal{Role: api.RoleMember, Project: project})[0]
+		var uses []string
+		for _, u := range n.GPUUses {
+			uses = append(uses, u.Device+" by "+u.Member)
+		}
+		if got := strings.Join(uses, ", "); got != want {
+			t.Errorf("to project %s: %q, want %q: how much is taken, and of others not by whom", project, got, want)
+		}
+	}
+}
+
 func TestANodeWhoseIdentityIsNoneOrWaitsSaysSo(t *testing.T) {
 	at := time.Now()
 	view := &state.View{Nodes: []*state.Node{

@@ -50,18 +50,17 @@ func (s *Server) explainCluster(ctx context.Context, in *byName) (*body[api.Expl
 	for i, w := range e.Waiting {
 		waiting[i] = shownWaiting(who(ctx), w)
 	}
-	e.Waiting, e.GPUs = waiting, remoteGPUsOf(c)
+	e.Waiting, e.GPUs = waiting, chosenGPUs(c)
 	return &body[api.Explanation]{e}, nil
 }
 
-// remoteGPUsOf are the remote GPUs of a cluster's members.
-func remoteGPUsOf(c *state.Cluster) (uses []api.DeviceUse) {
+// chosenGPUs are the GPUs of a cluster's members that were chosen for a reason: remote ones, and those that any would have done for.
+func chosenGPUs(c *state.Cluster) (uses []api.DeviceUse) {
 	for a := range c.Held() {
-		if !a.ServesGPU() {
-			continue
-		}
 		for _, d := range devicesOf(a) {
-			uses = append(uses, api.DeviceUse{MemberDevice: d, Member: a.Member})
+			if d.Class == api.ClassGPU && d.Why != "" {
+				uses = append(uses, api.DeviceUse{MemberDevice: d, Member: a.Member})
+			}
 		}
 	}
 	slices.SortStableFunc(uses, func(a, b api.DeviceUse) int { return strings.Compare(a.Member, b.Member) })

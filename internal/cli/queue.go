@@ -15,7 +15,10 @@ func (a *app) clusterExplain() *cobra.Command {
 		Use: "explain NAME", Short: "Explain the state of a cluster", Args: oneArg("cluster"), ValidArgsFunction: a.completeClusters(1),
 		Long: `Explain the state of a cluster: its members that wait for room, their place in the queue, the binding constraint, and the latest start
 if nothing changes but time limits that end. For groups of whole machines, the command lists the machines that the members have, and whether the
-other machines would fit, in the order in which they would be taken.`,
+other machines would fit, in the order in which they would be taken.
+
+Of members that could have several GPUs, it lists which they have and why. EXPECTED is how many times as long as on a local GPU an average kernel was
+expected to take; 'nearmetal measure gpu --member' compares that with what is measured.`,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -34,21 +37,25 @@ other machines would fit, in the order in which they would be taken.`,
 				a.printWaiting(w, ex.Waiting, false)
 			}
 			printMachineFits(w, ex.Machines)
-			printRemoteGPUs(w, ex.GPUs)
+			printGPUChoices(w, ex.GPUs)
 		})
 	}
 	return cmd
 }
 
-// printRemoteGPUs lists which GPUs members use by servers, and why these.
-func printRemoteGPUs(w io.Writer, uses []api.DeviceUse) {
+// printGPUChoices lists which GPUs members have of those that they could have, why these, and what that was expected to cost.
+func printGPUChoices(w io.Writer, uses []api.DeviceUse) {
 	if len(uses) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
-	t := newTable(w, "MEMBER", "GPU", "NODE", "HELD", "REASON")
+	t := newTable(w, "MEMBER", "GPU", "NODE", "HELD", "EXPECTED", "REASON")
 	for _, u := range uses {
-		t.row(u.Member, u.Device, u.Node, deviceAmount(u.MemberDevice), u.Why)
+		expected := "-"
+		if u.Cost > 0 {
+			expected = fmt.Sprintf("%.2f", u.Cost)
+		}
+		t.row(u.Member, u.Device, u.Node, deviceAmount(u.MemberDevice), expected, u.Why)
 	}
 	t.flush()
 }

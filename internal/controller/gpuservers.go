@@ -24,37 +24,49 @@ func gpuServerOf(held []api.Assignment, member *api.Assignment) *driver.GPUServe
 	return &driver.GPUServer{ID: held[i].ID, Node: held[i].Node}
 }
 
-// gpuServers finds other servers for members that lost theirs, before anybody else gets what is free. It reports whether one was placed.
+// gpuServers finds other servers for members that lost theirs, before anybody else gets what is free. It reports whether one was placed. All clusters choose
+// from one sketch of what is free, so that a node which served hundreds of members costs one pass.
 func (p *pass) gpuServers(ctx context.Context) (placed bool, err error) {
 	var errs []error
+	var decisions []decided
+	var free *placement.Sketch
 	for _, c := range p.view.Clusters {
-		for _, m := range withoutServer(c) {
-			change, err := p.gpuServer(c, m)
+		lacking := withoutServer(c)
+		if len(lacking) == 0 {
+			continue
+		}
+		if free == nil {
+			room, err := p.room.Update(p.view, p.Available)
 			if err != nil {
-				errs = append(errs, fmt.Errorf("cluster %q: a GPU server for %s: %w", c.Name(), m.Member, err))
-				continue
+				return false, errors.Join(append(errs, err)...)
 			}
-			if !change.Dirty {
-				continue
-			}
-			for _, err := range p.commitAll(ctx, []decided{{c, change}}) {
-				switch {
-				case err == nil:
-				case errors.Is(err, store.ErrNotLeader):
-					return true, err
-				default:
-					return true, fmt.Errorf("%w: %w", errDoubt, err)
-				}
-			}
-			return true, errors.Join(errs...) // the view is no longer what is stored
+			free = room.Sketch()
+		}
+		change, err := p.placeServers(free, c, lacking)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("cluster %q: GPU servers: %w", c.Name(), err))
+		case change.Dirty:
+			decisions = append(decisions, decided{c, change})
 		}
 	}
-	return false, errors.Join(errs...)
+	for batch := range slices.Chunk(decisions, answersTogether) {
+		for _, err := range p.commitAll(ctx, batch) {
+			switch {
+			case err == nil:
+			case errors.Is(err, store.ErrNotLeader):
+				return true, err
+			default:
+				return true, fmt.Errorf("%w: %w", errDoubt, err)
+			}
+		}
+	}
+	return len(decisions) > 0, errors.Join(errs...) // the view is no longer what is stored
 }
 
-// withoutServer are the members of a cluster whose groups use GPUs by servers, and that have none.
+// withoutServer are the members of a cluster that use GPUs by servers, and that have none.
 func withoutServer(c *state.Cluster) []*api.Assignment {
-	if c.Record == nil || c.Record.Phase == api.ClusterDeleting || c.Intent.DeleteRequestedAt != nil || !slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return lifecycle.NeedsServer(&g) }) {
+	if c.Record == nil || c.Record.Phase == api.ClusterDeleting || c.Intent.DeleteRequestedAt != nil || !slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return lifecycle.MayNeedServers(&g) }) {
 		return nil
 	}
 	served := map[string]bool{}
@@ -65,27 +77,19 @@ func withoutServer(c *state.Cluster) []*api.Assignment {
 	}
 	var all []*api.Assignment
 	for a := range c.Held() {
-		if a.IsMember() && !a.Saved && !served[a.ID] && slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == a.Group && lifecycle.NeedsServer(&g) }) {
+		if a.IsMember() && !a.Saved && !served[a.ID] && slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == a.Group && lifecycle.NeedsServer(&g, a) }) {
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// gpuServer places another server for a member, where there is room. Where there is none, nothing changes: the member is unhealthy already.
-func (p *pass) gpuServer(c *state.Cluster, m *api.Assignment) (decision.Change, error) {
+// placeServers places other servers for members of a cluster, where there is room, and takes it of what is free. A member for which there is none stays as
+// it is: it is unhealthy already.
+func (p *pass) placeServers(free *placement.Sketch, c *state.Cluster, members []*api.Assignment) (decision.Change, error) {
 	own, base := p.view.Network(c.UID()), c.Decision()
 	if own == nil {
 		return decision.Change{}, fmt.Errorf("its network %s is not stored", c.UID())
-	}
-	free, err := p.room.Update(p.view, p.Available)
-	if err != nil {
-		return decision.Change{}, err
-	}
-	group := c.Intent.Spec.Groups[slices.IndexFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == m.Group })]
-	chosen, missing := free.Sketch().FitServer(m.Node, group)
-	if missing != "" {
-		return decision.Change{}, nil
 	}
 	at := placement.Decision{ClusterUID: c.UID(), Cluster: c.Name(), Generation: c.Record.Generation + 1, TakenAt: p.now, Held: base.Unclean()}
 	for _, q := range p.view.Quarantines {
@@ -93,9 +97,22 @@ func (p *pass) gpuServer(c *state.Cluster, m *api.Assignment) (decision.Change, 
 			at.Held = append(at.Held, q.Assignment)
 		}
 	}
-	servers, err := decision.AssignServer(m, chosen, own, at)
-	if err != nil {
-		return decision.Change{}, err
+	var all []api.Assignment
+	for _, m := range members {
+		group := c.Intent.Spec.Groups[slices.IndexFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == m.Group })]
+		chosen, missing := free.FitServer(m.Node, group)
+		if missing != "" {
+			continue
+		}
+		servers, err := decision.AssignServer(m, chosen, own, at)
+		if err != nil {
+			return decision.Change{}, err
+		}
+		free.TakeDevices([][]placement.DevicesOn{chosen})
+		all, at.Held = append(all, servers...), append(at.Held, servers...)
 	}
-	return decision.Apply(base, lifecycle.PlanServer(servers), p.now)
+	if len(all) == 0 {
+		return decision.Change{}, nil
+	}
+	return decision.Apply(base, lifecycle.PlanServer(all), p.now)
 }

@@ -73,14 +73,18 @@ func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assig
 				m.Devices, own = own, nil
 				m.RAMBoot = 0 // what is left in a device outlives the machine's memory
 			}
-			for _, claims := range [][]api.DeviceClaim{own, served} {
+			for k, claims := range [][]api.DeviceClaim{own, served} {
 				if len(claims) == 0 {
 					continue
+				}
+				var memory []api.MemoryClaim
+				if k == 1 {
+					memory = on.Memory
 				}
 				parts = append(parts, api.Assignment{
 					ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,
 					Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
-					Devices: claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
+					Devices: claims, Memory: memory, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
 				})
 				n++
 			}
@@ -96,7 +100,7 @@ func AssignServer(m *api.Assignment, chosen []placement.DevicesOn, own *api.Netw
 		servers = append(servers, api.Assignment{
 			ID: fmt.Sprintf("%s-s%d-%d", m.ID, d.Generation, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: d.Generation,
 			Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
-			Devices: on.Claims, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: d.TakenAt,
+			Devices: on.Claims, Memory: on.Memory, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: d.TakenAt,
 		})
 	}
 	return servers, placement.ServeGPUs(own, d.Held, servers)

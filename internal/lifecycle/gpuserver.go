@@ -30,15 +30,22 @@ func (in ClusterInput) lostServer(p ClusterAssignment) string {
 	}
 }
 
-// NeedsServer reports whether members of a group use GPUs by servers.
-func NeedsServer(g *api.Group) bool {
-	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool { return r.Class == api.ClassGPU && r.Way == api.WayRemote })
+// NeedsServer reports whether a member of a group uses GPUs by a server. Who asked for any GPU and has a whole one needs none.
+func NeedsServer(g *api.Group, m *api.Assignment) bool {
+	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool {
+		return r.MayBeServed() && (r.Way == api.WayRemote || !slices.ContainsFunc(m.Devices, func(c api.DeviceClaim) bool { return c.Class == api.ClassGPU }))
+	})
+}
+
+// MayNeedServers reports whether members of a group may use GPUs by servers.
+func MayNeedServers(g *api.Group) bool {
+	return slices.ContainsFunc(g.Devices, func(r api.DeviceRequest) bool { return r.MayBeServed() })
 }
 
 // withServers notes of a member which of its GPU servers are lost, and that it has none.
 func (l *look) withServers(m *member, parts []ClusterAssignment) {
 	i := slices.IndexFunc(l.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == m.Group })
-	if i < 0 || !NeedsServer(&l.Intent.Spec.Groups[i]) {
+	if i < 0 || !NeedsServer(&l.Intent.Spec.Groups[i], m.Assignment) {
 		return
 	}
 	why := "no node has room for it"

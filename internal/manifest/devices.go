@@ -47,10 +47,10 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 			n.add(at+".memory", r.Memory.String(), "%s is no size of a device's memory", r.Memory)
 		}
 		switch {
-		case r.Class == api.ClassGPU && r.Way == api.WayRemote:
+		case r.MayBeServed():
 			n.remoteGPU(at, g, *r)
 		case r.Class == api.ClassGPU && r.Remote:
-			n.add(at+".remote", "true", "GPUs of other nodes are handed out by servers only, way %s with memory", api.WayRemote)
+			n.add(at+".remote", "true", "GPUs of other nodes are handed out by servers only, way %s or %s with memory", api.WayRemote, api.WayAny)
 		case r.Remote:
 		case r.Class != api.ClassGPU:
 			n.add(at+".remote", "false", "must be true: of their own nodes, members get devices of class %s only; others can be requested from any node, nearest first", api.ClassGPU)
@@ -67,7 +67,7 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 func (n *normalizer) remoteGPU(at string, g api.Group, r api.DeviceRequest) {
 	switch {
 	case !r.Remote:
-		n.add(at+".remote", "false", "must be true for way %s: the GPU may be of any node", api.WayRemote)
+		n.add(at+".remote", "false", "must be true for way %s: the GPU may be of any node", r.Way)
 	case r.Memory < minRemote:
 		n.add(at+".memory", r.Memory.String(), "is how much memory of the GPU each member gets, at least %s", minRemote)
 	case len(slices.DeleteFunc(slices.Clone(g.Devices), func(d api.DeviceRequest) bool { return d.Class != api.ClassGPU })) > 1:

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ var (
 )
 
 // possibleGPUs says what of GPUs can be had.
-const possibleGPUs = `write their number, as in "2", number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory), or "1:remote:8GiB" for 8 GiB of a GPU of any node`
+const possibleGPUs = `write their number, as in "2", number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory), "1:remote:8GiB" for 8 GiB of a GPU of any node, or "1:any:8GiB" for a whole one with 8 GiB where one is free, and else 8 GiB of any`
 
 // gpu moves what a group asks for as GPUs to its devices, before all others.
 func (n *normalizer) gpu(path string, g api.Group) api.Group {
@@ -44,6 +45,13 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 			return g
 		}
 		r.Way, r.Remote, r.Memory, kind = api.WayRemote, true, memory, model
+	case word == api.WayAny:
+		memory, model, err := anyGPU(rest)
+		if err != nil {
+			n.add(path, text, `%q does not say which GPU would do: %v; write "1:any", or "1:any:8GiB" for so much memory, or "1:any:8GiB:H200" for a kind, too`, api.Shorten(text, 64), err)
+			return g
+		}
+		r.Way, r.Remote, r.Memory, kind = api.WayAny, true, memory, model
 	case rest != "":
 		n.add(path, text, "%q is no request for GPUs; %s", api.Shorten(text, 64), possibleGPUs)
 		return g
@@ -68,6 +76,22 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 	g.Devices = slices.Insert(slices.Clone(g.Devices), 0, r)
 	return g
 }
+
+// anyGPU reads the memory that any GPU must have, and its kind.
+func anyGPU(text string) (memory api.Bytes, model string, err error) {
+	if text == "" {
+		return defaultAny, "", nil
+	}
+	size, model, _ := strings.Cut(text, ":")
+	memory, err = api.ParseBytes(size)
+	if err == nil && (memory < minRemote || memory > maxMemory) {
+		err = fmt.Errorf("%s of memory is not between %s and %s", memory, minRemote, maxMemory)
+	}
+	return memory, model, err
+}
+
+// defaultAny is the memory of any GPU where a request does not say how much.
+const defaultAny = api.Bytes(1 << 30)
 
 // minRemote is the least memory of a remote GPU that is of any use.
 const minRemote = api.Bytes(16 << 20)

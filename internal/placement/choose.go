@@ -34,11 +34,11 @@ func (s *Sketch) FitDevices(groups []api.Group, f Fit, mates ...Mate) (chosen []
 	}
 	for _, m := range c.members {
 		for i, r := range groups[m.group].Devices {
-			if r.Remote && !(remoteGPU(r) && c.chooseServer(m, i) || !remoteGPU(r) && c.chooseRemote(m, i)) {
+			if r.Remote && !c.chooseAnywhere(m, i) {
 				return nil, c.missing(m.group, r)
 			}
 		}
-		chosen = append(chosen, m.byNode(s.view.nodes))
+		chosen = append(chosen, c.byNode(m))
 	}
 	return chosen, ""
 }
@@ -56,6 +56,12 @@ type chooser struct {
 	whole map[int32]bool
 	// planes are preferred, by group and request.
 	planes [][]*plane
+	// taken is what members and servers of the fit take of the nodes' memory, in bytes.
+	taken map[int32]int64
+	// shared is how many members of the fit have a part of a GPU.
+	shared map[deviceOn]int
+	// servers are the nodes that may serve requests for remote GPUs.
+	servers []*servers
 }
 
 // member is one that is to get devices.
@@ -73,10 +79,15 @@ type partOn struct {
 	claim api.DeviceClaim
 }
 
+func emptyChooser(s *Sketch, groups []api.Group) *chooser {
+	return &chooser{s: s, groups: groups, at: map[int32][]*member{}, trees: map[int32]*partsFree{}, whole: map[int32]bool{}, taken: map[int32]int64{}, shared: map[deviceOn]int{}}
+}
+
 func (s *Sketch) newChooser(groups []api.Group, f Fit) *chooser {
-	c := &chooser{s: s, groups: groups, at: map[int32][]*member{}, trees: map[int32]*partsFree{}, whole: map[int32]bool{}}
+	c := emptyChooser(s, groups)
 	for _, share := range f.Shares {
 		c.whole[share.node] = share.whole
+		c.taken[share.node] += share.memory
 	}
 	for g := range groups {
 		for _, count := range f.counts[g] {
@@ -194,7 +205,7 @@ func (c *chooser) takeNearest(m *member, request int, own *demand, all []*demand
 	rest, _ := others(own, all)
 	for _, level := range prefer(c.s.view.nodes[m.home], own.serving, c.planes[m.group][request], m.near) {
 		if parts, ok := tree.Fit(append([]device.Request{own.parts(1, level)}, rest...)); ok {
-			return c.take(m, request, m.home, parts[0][0].Device)
+			return c.take(m, request, c.groups[m.group].Devices[request], m.home, parts[0][0].Device)
 		}
 	}
 	return false
@@ -213,6 +224,18 @@ func (c *chooser) lacking(id int32, own *demand, all []*demand) *demand {
 	return own
 }
 
+// chooseAnywhere chooses what a member needs by a request that other nodes may serve, too. It reports whether there is enough.
+func (c *chooser) chooseAnywhere(m *member, request int) bool {
+	switch r := c.groups[m.group].Devices[request]; {
+	case !r.MayBeServed():
+		return c.chooseRemote(m, request)
+	case r.Way == api.WayAny:
+		return c.chooseAny(m, request, r)
+	default:
+		return c.chooseServer(m, request, r)
+	}
+}
+
 // chooseRemote chooses what a member needs by a request that any node may serve, its own first. It reports whether there is enough.
 func (c *chooser) chooseRemote(m *member, request int) bool {
 	r := c.groups[m.group].Devices[request]
@@ -224,7 +247,7 @@ func (c *chooser) chooseRemote(m *member, request int) bool {
 		}
 		for ; left > 0; left-- {
 			parts, ok := c.tree(id).Fit([]device.Request{{Way: r.Way, Count: 1, Suits: serving(n, r)}})
-			if !ok || !c.take(m, request, id, parts[0][0].Device) {
+			if !ok || !c.take(m, request, r, id, parts[0][0].Device) {
 				return
 			}
 		}
@@ -241,9 +264,9 @@ func (c *chooser) chooseRemote(m *member, request int) bool {
 	return left == 0
 }
 
-// take takes a part of a device for a member.
-func (c *chooser) take(m *member, request int, id int32, of string) bool {
-	r, n, tree := c.groups[m.group].Devices[request], c.s.view.nodes[id], c.trees[id]
+// take takes a part of a device for a member, as the request asks that is met by it.
+func (c *chooser) take(m *member, request int, r api.DeviceRequest, id int32, of string) bool {
+	n, tree := c.s.view.nodes[id], c.trees[id]
 	d := recordOf(n, of)
 	claim := api.DeviceClaim{Class: r.Class, Device: d.ID, Way: r.Way, Takes: taken(d.Ways[r.Way].Takes, r.Times())}
 	if wholeHCA(r) {
@@ -254,15 +277,19 @@ func (c *chooser) take(m *member, request int, id int32, of string) bool {
 		return false
 	}
 	m.parts[request] = append(m.parts[request], partOn{id, claim})
+	if remoteGPU(r) {
+		c.shared[deviceOn{id, d.ID}]++
+	}
+	c.changed(id)
 	return true
 }
 
 // byNode returns a member's parts by node, in the order of its requests.
-func (m *member) byNode(nodes []*node) []DevicesOn {
+func (c *chooser) byNode(m *member) []DevicesOn {
 	var on []DevicesOn
 	for _, parts := range m.parts {
 		for _, p := range parts {
-			name := nodes[p.node].record.Name
+			name := c.s.view.nodes[p.node].record.Name
 			i := slices.IndexFunc(on, func(o DevicesOn) bool { return o.Node == name })
 			if i < 0 {
 				i = len(on)
@@ -270,6 +297,9 @@ func (m *member) byNode(nodes []*node) []DevicesOn {
 			}
 			on[i].Claims = append(on[i].Claims, p.claim)
 		}
+	}
+	for i := range on {
+		on[i].Memory = c.serverMemory(c.s.view.ids[on[i].Node], on[i].Claims)
 	}
 	return on
 }
@@ -280,7 +310,7 @@ func (c *chooser) missing(group int, r api.DeviceRequest) string {
 	if onFunction(r) {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), c.s.whyNoFunction(r))
 	}
-	if r.Class == api.ClassGPU && (!r.Remote || remoteGPU(r)) {
+	if r.Class == api.ClassGPU && (!r.Remote || r.MayBeServed()) {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, gpuText(r), c.s.whyNoGPU(r))
 	}
 	where := "on the node of each member"

@@ -14,6 +14,8 @@ import (
 type DevicesOn struct {
 	Node   string
 	Claims []api.DeviceClaim
+	// Memory is what a server of these devices takes of the node's memory.
+	Memory []api.MemoryClaim
 }
 
 // WantsDevices reports whether members of any of the groups get devices. Placement costs nothing for devices when none do.
@@ -169,6 +171,9 @@ func (s *Sketch) TakeDevices(chosen [][]DevicesOn) {
 				// A trial has the former ones, too.
 				s.view.claims[id] = append(slices.Clip(s.view.claims[id]), on.Claims...)
 				s.view.rows[id].hidden = true // nobody gets it whole
+				for _, m := range on.Memory {
+					s.view.rows[id].freeMemory -= m.Bytes
+				}
 			}
 		}
 	}

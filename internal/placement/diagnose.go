@@ -88,13 +88,15 @@ func (d *diagnosis) nothingSuits() (int, Constraint) {
 			return gi, ConstraintFabric
 		case s.disks == 0:
 			return gi, ConstraintLocalDisks
+		case s.programs == 0:
+			return gi, ConstraintGPUPrograms
 		}
 	}
 	return 0, ""
 }
 
 // suits counts how far nodes get: each count is of nodes that pass that constraint and all before it.
-type suits struct{ nodes, volume, labels, stack, model, environment, mtu, fabric, disks int }
+type suits struct{ nodes, volume, labels, stack, model, environment, mtu, fabric, disks, programs int }
 
 // suits counts one node, and tells the first constraint it does not pass ("" for none).
 func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
@@ -135,6 +137,10 @@ func (v *View) suits(id int32, g api.Group, s *suits) Constraint {
 		return ConstraintLocalDisks
 	}
 	s.disks++
+	if !v.platforms.values[r.platform].callsServers(&g) {
+		return ConstraintGPUPrograms
+	}
+	s.programs++
 	return ""
 }
 
@@ -153,7 +159,7 @@ func (d *diagnosis) impossibleInSum() bool { return !resource.OfGroups(d.r.Group
 
 // whyNever names the constraint that makes a group impossible: the first that, if dropped, would let it fit on the empty site.
 func (d *diagnosis) whyNever(gi int) Constraint {
-	for _, c := range []Constraint{ConstraintVolume, ConstraintLocalDisks, ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
+	for _, c := range []Constraint{ConstraintVolume, ConstraintGPUPrograms, ConstraintLocalDisks, ConstraintFabric, ConstraintMTU, ConstraintEnvironment, ConstraintCPUModel, ConstraintStack, ConstraintLabels, ConstraintMemory, ConstraintDisk, ConstraintHugePages, ConstraintUplink} {
 		if d.count(d.r.Groups[gi], gi, conditions{level: everything, ignore: c, group: gi}, nil) >= d.need().Size {
 			return c
 		}

@@ -37,6 +37,8 @@ func (d *diagnosis) describe(r *Refusal) {
 		parts = append(parts, d.aboutFabric(r)...)
 	case ConstraintLocalDisks:
 		parts = append(parts, d.aboutLocalDisks(r)...)
+	case ConstraintGPUPrograms:
+		parts = append(parts, d.aboutGPUPrograms()...)
 	case ConstraintVolume:
 	default:
 		parts = append(parts, d.aboutSpace(r)...)

@@ -10,7 +10,10 @@ import (
 
 // gpuText says for people which GPUs of its own node a member needs.
 func gpuText(r api.DeviceRequest) string {
-	if remoteGPU(r) {
+	switch {
+	case r.Way == api.WayAny:
+		return gpuText(r.By(api.WayWhole)) + " of its own node, or " + remoteText(r)
+	case remoteGPU(r):
 		return remoteText(r)
 	}
 	what := "a whole GPU"
@@ -40,6 +43,9 @@ func remoteText(r api.DeviceRequest) string {
 
 // whyNoGPU tells of each node with GPUs why it can't give a member those that it needs.
 func (s *Sketch) whyNoGPU(r api.DeviceRequest) string {
+	if r.Way == api.WayAny {
+		return "whole ones: " + s.whyNoGPU(r.By(api.WayWhole)) + "; by servers: " + s.whyNoGPU(r.By(api.WayRemote))
+	}
 	why := s.onEachNode(r, s.gpuProblem)
 	switch {
 	case why == "" && remoteGPU(r):
@@ -97,6 +103,10 @@ func (s *Sketch) remoteLeft(id int32, r api.DeviceRequest) string {
 		text := fmt.Sprintf("%s of %s free of GPU %s", api.Bytes(left)<<20, api.Bytes(d.Counters[api.CounterRemoteMiB])<<20, d.ID)
 		if left == 0 && free.Room(device.Part{Device: d.ID, Way: api.WayWhole}) == 0 {
 			text = fmt.Sprintf("GPU %s is taken", d.ID)
+		}
+		takes := []api.DeviceClaim{{Class: r.Class, Device: d.ID, Way: r.Way, Takes: taken(d.Ways[r.Way].Takes, r.Times())}}
+		if memory := s.view.rows[id].freeMemory; memory < api.ServerMemoryBytes(takes) {
+			text += fmt.Sprintf(", and its node has %s of memory for its server, which needs %s", api.Bytes(max(memory, 0)), api.Bytes(api.ServerMemoryBytes(takes)))
 		}
 		texts = append(texts, text)
 	}

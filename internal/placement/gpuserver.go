@@ -29,57 +29,122 @@ func taken(takes map[string]int64, times int64) map[string]int64 {
 	return all
 }
 
-// serverOn is a node that may serve a member, how far it is, and how much of its GPUs would be left.
-type serverOn struct {
-	id       int32
-	distance int
-	left     int64
-}
-
-// chooseServer chooses the GPUs of one node for a request of a member. It reports whether there are enough.
-func (c *chooser) chooseServer(m *member, request int) bool {
-	r := c.groups[m.group].Devices[request]
-	var on []serverOn
-	for _, id := range c.s.view.order {
-		if c.mayServe(id, r) {
-			on = append(on, serverOn{id: id, distance: c.s.view.distance(m.home, id), left: c.memoryLeft(id, r)})
+// chooseAny chooses a whole GPU of the member's own node where one is free, since nothing lies between that and its programs, and else remote GPUs. It
+// reports whether there are enough.
+func (c *chooser) chooseAny(m *member, request int, r api.DeviceRequest) bool {
+	whole := r.By(api.WayWhole)
+	serving, why := c.serving(m.home, whole), "its node has no such GPU"
+	if tree := c.tree(m.home); tree != nil && len(serving) > 0 {
+		why = "no such GPU of its node is free as a whole"
+		if parts, ok := tree.Fit([]device.Request{{Way: whole.Way, Count: whole.Count, Suits: among(serving)}}); ok {
+			for _, p := range parts[0] {
+				if !c.take(m, request, whole, m.home, p.Device) {
+					return false
+				}
+			}
+			c.why(m, request, "a whole GPU of the member's own node: nothing lies between")
+			for i := range m.parts[request] {
+				m.parts[request][i].claim.Cost = 1
+			}
+			return true
 		}
 	}
-	slices.SortStableFunc(on, func(a, b serverOn) int {
-		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(b.left, a.left))
-	})
-	return slices.ContainsFunc(on, func(s serverOn) bool {
-		if !c.takeServer(m, request, s.id) {
-			return false
+	if !c.s.view.hasGPUPrograms(m.home) || !c.chooseServer(m, request, r.By(api.WayRemote)) {
+		return false
+	}
+	c.why(m, request, why+"; by a server on "+m.parts[request][0].claim.Why)
+	return true
+}
+
+// why notes with the claims of a request of a member why these were chosen.
+func (c *chooser) why(m *member, request int, why string) {
+	for i := range m.parts[request] {
+		m.parts[request][i].claim.Why = why
+	}
+}
+
+// offer is a server that would serve a member, and what is said of it.
+type offer struct {
+	server
+	near []*server
+	// better is how many nearer ones have too little free; busy: there are nearer ones with enough, whose GPUs more members share.
+	better int
+	busy   bool
+	// cost is what kernels take by it, in times of what they take on a local GPU.
+	cost float64
+}
+
+// chooseServer chooses the GPUs of one node for a request of a member: those by which kernels take the least, as far as that is known. Of equal ones, the
+// nearest has precedence, then that with the most memory free. It reports whether there are enough.
+func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool {
+	all, better := c.serversFor(r), 0
+	var best *offer
+	for distance := range distances {
+		if best != nil && best.cost <= leastCost(distance) {
+			break
 		}
-		c.explainServer(m, request, s, on)
-		return true
-	})
+		near := all.at(&c.s.view, m.home, distance)
+		found := c.best(near, m.home, distance, r)
+		switch {
+		case found == nil:
+			better += len(near)
+			if distance != sameNode && slices.ContainsFunc(near, func(s *server) bool { return s.node == m.home }) {
+				better-- // it was asked first
+			}
+		case best == nil || found.cost < best.cost:
+			found.near, found.better, found.busy = near, better, best != nil
+			best = found
+		}
+	}
+	if best == nil || !c.takeServer(m, request, r, best.node) {
+		return false
+	}
+	c.explainServer(m, request, *best)
+	return true
+}
+
+// best returns the best server of those at a distance that have enough, nil for none.
+func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceRequest) (best *offer) {
+	for _, s := range near {
+		if c.count(s, r); !s.enough || distance != sameNode && s.node == home {
+			continue
+		}
+		cost := serverCost(distance, c.s.view.rate(home, s.node), s.sharers)
+		if best == nil || cost < best.cost || cost == best.cost && s.left > best.left {
+			best = &offer{server: *s, cost: cost}
+		}
+	}
+	return best
 }
 
 // whereText says where a node is from another, by their distance.
 var whereText = [...]string{sameNode: "the member's own node", sameLeaf: "a node under the same leaf switch", samePod: "a node in the same pod", elsewhere: "another node"}
 
-// explainServer notes with the claims of a member why they are on that node.
-func (c *chooser) explainServer(m *member, request int, chosen serverOn, on []serverOn) {
-	why := whereText[chosen.distance]
-	nearer, equal := 0, 0
-	for _, o := range on {
+// explainServer notes with the claims of a member why they are on that node, and what that costs.
+func (c *chooser) explainServer(m *member, request int, chosen offer) {
+	why, better := whereText[c.s.view.distance(m.home, chosen.node)], chosen.better
+	equal := 0
+	for _, o := range chosen.near {
 		switch {
-		case o.distance < chosen.distance || o.distance == chosen.distance && o.left > chosen.left:
-			nearer++
-		case o.distance == chosen.distance && o.id != chosen.id:
+		case o.node == chosen.node || o.node == m.home:
+		case o.left > chosen.left && !o.enough:
+			better++
+		default:
 			equal++
 		}
 	}
-	if nearer > 0 {
-		why += fmt.Sprintf("; %s had too little free", plural(nearer, "better node"))
+	if better > 0 {
+		why += fmt.Sprintf("; %s had too little free", plural(better, "better node"))
 	}
 	if equal > 0 {
 		why += fmt.Sprintf("; of %d equally near ones, with the most memory free", equal+1)
 	}
+	if chosen.busy {
+		why += "; GPUs of nearer nodes are shared by more members"
+	}
+	c.why(m, request, why)
 	for i := range m.parts[request] {
-		m.parts[request][i].claim.Why = why
+		m.parts[request][i].claim.Cost = chosen.cost
 	}
 }
 
@@ -89,32 +154,24 @@ func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missin
 	if !known {
 		return nil, fmt.Sprintf("the site has no node %s", node)
 	}
-	c := &chooser{s: s, groups: []api.Group{g}, at: map[int32][]*member{}, trees: map[int32]*partsFree{}, whole: map[int32]bool{}}
+	c := emptyChooser(s, []api.Group{g})
 	m := &member{home: id, parts: make([][]partOn, len(g.Devices))}
 	for i, r := range g.Devices {
-		if remoteGPU(r) && !c.chooseServer(m, i) {
-			return nil, c.missing(0, r)
+		if r.MayBeServed() && !c.chooseServer(m, i, r.By(api.WayRemote)) {
+			return nil, c.missing(0, r.By(api.WayRemote))
 		}
 	}
-	return m.byNode(s.view.nodes), ""
+	return c.byNode(m), ""
 }
 
 // mayServe reports whether a node has GPUs that serve a request, and nobody has it whole.
 func (c *chooser) mayServe(id int32, r api.DeviceRequest) bool {
-	return c.s.view.rows[id].state == rowSchedulable && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0 && c.tree(id) != nil
-}
-
-// memoryLeft is how much memory is free of the GPU of a node that has the most, in MiB.
-func (c *chooser) memoryLeft(id int32, r api.DeviceRequest) (most int64) {
-	for _, d := range c.serving(id, r) {
-		most = max(most, int64(c.tree(id).Room(device.Part{Device: d.ID, Way: r.Way})))
-	}
-	return most
+	return c.s.view.rows[id].state == rowSchedulable && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
 }
 
 // takeServer takes as many GPUs of a node as a request asks for, each once. Where they are too few, nothing is taken.
-func (c *chooser) takeServer(m *member, request int, id int32) bool {
-	r, tree := c.groups[m.group].Devices[request], c.tree(id)
+func (c *chooser) takeServer(m *member, request int, r api.DeviceRequest, id int32) bool {
+	tree := c.tree(id)
 	var free []*api.Device
 	for _, d := range c.serving(id, r) {
 		if tree.Room(device.Part{Device: d.ID, Way: r.Way, Times: r.Times()}) > 0 {
@@ -129,11 +186,33 @@ func (c *chooser) takeServer(m *member, request int, id int32) bool {
 		return cmp.Compare(room(b), room(a))
 	})
 	for _, d := range free[:r.Count] {
-		if !c.take(m, request, id, d.ID) {
+		if !c.take(m, request, r, id, d.ID) {
 			return false
 		}
 	}
+	var claims []api.DeviceClaim
+	for _, p := range m.parts[request] {
+		claims = append(claims, p.claim)
+	}
+	c.taken[id] += api.ServerMemoryBytes(claims)
+	c.changed(id)
 	return true
+}
+
+// serverMemory is what the server of some devices takes of its node's memory, near to those devices; nil for devices that no server hands out.
+func (c *chooser) serverMemory(id int32, claims []api.DeviceClaim) []api.MemoryClaim {
+	served := slices.DeleteFunc(slices.Clone(claims), func(d api.DeviceClaim) bool { return d.Class != api.ClassGPU || d.Way != api.WayRemote })
+	if len(served) == 0 {
+		return nil
+	}
+	n := c.s.view.nodes[id]
+	var near []int
+	for _, d := range served {
+		if rec := recordOf(n, d.Device); rec != nil && numaNodeOf(n, rec) >= 0 && !slices.Contains(near, numaNodeOf(n, rec)) {
+			near = append(near, numaNodeOf(n, rec))
+		}
+	}
+	return takeMemory(n, memoryOf(n, nil), near, api.ServerMemoryBytes(served))
 }
 
 // The distances of nodes from each other.
@@ -142,6 +221,7 @@ const (
 	sameLeaf
 	samePod
 	elsewhere
+	distances
 )
 
 // distance is how far two nodes are from each other, by the fabric in which they are nearest.
@@ -149,9 +229,14 @@ func (v *View) distance(a, b int32) int {
 	if a == b {
 		return sameNode
 	}
+	return v.apart(v.rows[a].leaves, v.rows[b].leaves)
+}
+
+// apart is how far two nodes are from each other that are under these leaf switches.
+func (v *View) apart(a, b [fabrics]int32) int {
 	nearest := elsewhere
 	for f := range fabrics {
-		of, to := v.rows[a].leaves[f], v.rows[b].leaves[f]
+		of, to := a[f], b[f]
 		switch {
 		case of < 0 || to < 0:
 		case v.leaves.values[of].name == v.leaves.values[to].name:

@@ -27,8 +27,8 @@ func withServers(t *testing.T, change func(map[string][]api.Device)) *View {
 	places := map[string]api.NodePlace{"n1": atLeaf("a", "p"), "n2": atLeaf("a", "p"), "n3": atLeaf("b", "p"), "n4": atLeaf("c", "q"), "n5": atLeaf("d", "q")}
 	v := NewView()
 	for name := range places {
-		rec := testNode(name, 8, 1, 1)
-		rec.Capacity.Devices, rec.Places = gpus[name], []api.NodePlace{places[name]}
+		rec := testNode(name, 8, 1, 16)
+		rec.Capacity.Devices, rec.Places, rec.GPUPrograms = gpus[name], []api.NodePlace{places[name]}, true
 		v.SetNode(rec, Schedulable)
 	}
 	return v
@@ -126,5 +126,188 @@ func TestAServerHasAnAddressThatNobodyHas(t *testing.T) {
 	}
 	if want := []string{"10.64.16.2 ", "10.64.16.4 " + MAC(3, 4), "invalid IP "}; !slices.Equal(got, want) {
 		t.Errorf("addresses %q, want %q", got, want)
+	}
+}
+
+func anyGPU(size int, memory api.Bytes) []api.Group {
+	g := remoteGPUs(1, memory)
+	g.Size, g.Devices[0].Way = size, api.WayAny
+	return []api.Group{g}
+}
+
+// fitAny fits members that may have any GPU: what they have, and why.
+func fitAny(t *testing.T, s *Sketch, groups []api.Group) (got []string, missing string) {
+	t.Helper()
+	fit, _, ok := s.Fit(groups)
+	if !ok {
+		return nil, "no room"
+	}
+	chosen, missing := s.FitDevices(groups, fit)
+	for _, on := range chosen {
+		for _, d := range on {
+			for _, c := range d.Claims {
+				got = append(got, d.Node+"/"+c.Device+"/"+c.Way+": "+c.Why)
+			}
+		}
+	}
+	s.Take(fit.Shares)
+	s.TakeDevices(chosen)
+	return got, missing
+}
+
+func TestAnyGPUIsAWholeOneOfTheMembersNodeWhileThereIsOne(t *testing.T) {
+	t.Parallel()
+	s := withServers(t, func(g map[string][]api.Device) { g["n3"], g["n4"], g["n5"] = nil, nil, nil }).Sketch()
+	got, missing := fitAny(t, s, anyGPU(1, 4<<30))
+	if len(got) != 1 || got[0] != "n2/g2/whole: a whole GPU of the member's own node: nothing lies between" {
+		t.Errorf("the first has %q (%s), want the whole GPU of n2, and be placed there", got, missing)
+	}
+	if _, missing := fitAny(t, s, anyGPU(1, 4<<30)); !strings.Contains(missing, "whole ones: ") || !strings.Contains(missing, "GPU g2 is taken") {
+		t.Errorf("the second lacks %q, want both ways to be explained", missing)
+	}
+}
+
+func TestAnyGPUIsOneByAServerWhereNoWholeOneIsFree(t *testing.T) {
+	t.Parallel()
+	v := withServers(t, func(g map[string][]api.Device) { g["n3"], g["n4"], g["n5"] = nil, nil, nil })
+	held := api.Assignment{ID: "u.o-0.1", Node: "n2", Devices: []api.DeviceClaim{{Class: "gpu", Device: "g2", Way: "remote", Takes: map[string]int64{"remote-mib": 1024}}}}
+	if err := v.Take(held); err != nil {
+		t.Fatal(err)
+	}
+	s := v.Sketch()
+	got, missing := fitAny(t, s, anyGPU(1, 4<<30))
+	if len(got) != 1 || !strings.HasPrefix(got[0], "n2/g2/remote: its node has no such GPU; by a server on a node under the same leaf switch") &&
+		!strings.HasPrefix(got[0], "n2/g2/remote: no such GPU of its node is free as a whole; by a server on the member's own node") {
+		t.Errorf("got %q (%s), want a part of g2, and why", got, missing)
+	}
+	if got, missing := fitAny(t, s, anyGPU(1, 4<<30)); len(got) > 0 || !strings.Contains(missing, "3GiB of 8GiB free of GPU g2") {
+		t.Errorf("a third: %q (%s)", got, missing)
+	}
+	if got, missing := fitAny(t, withServers(t, nil).Sketch(), anyGPU(8, 1<<30)); len(got) != 8 {
+		t.Errorf("eight members of a site with five GPUs have %q (%s)", got, missing)
+	}
+}
+
+func TestAServerTakesItsMemoryFromWhatItsNodeOffers(t *testing.T) {
+	t.Parallel()
+	v := NewView()
+	rec := testNode("n1", 8, 1, 5) // two servers of 2 GiB each, and one member
+	rec.Capacity.Devices, rec.Capacity.NUMANodes, rec.GPUPrograms = []api.Device{sharedGPU("g1", 8192)}, []api.NUMANode{{ID: 0, MemoryBytes: 5 << 30}}, true
+	v.SetNode(rec, Schedulable)
+	s := v.Sketch()
+	for i := range 2 {
+		chosen, missing := s.FitServer("n1", remoteGPUs(1, 1<<30))
+		if missing != "" || len(chosen) != 1 || len(chosen[0].Memory) != 1 || chosen[0].Memory[0].Bytes != 2<<30 {
+			t.Fatalf("server %d: %+v (%s), want 2GiB of the node's memory with it", i+1, chosen, missing)
+		}
+		s.TakeDevices([][]DevicesOn{chosen})
+	}
+	if chosen, missing := s.FitServer("n1", remoteGPUs(1, 1<<30)); len(chosen) > 0 || !strings.Contains(missing, "6GiB of 8GiB free of GPU g1") || !strings.Contains(missing, "1GiB of memory for its server, which needs 2GiB") {
+		t.Errorf("a third, for which there is no memory: %+v, %q", chosen, missing)
+	}
+	// Members that are about to be placed have their memory before servers do.
+	g := remoteGPUs(1, 1<<30)
+	g.Shape.Memory = 4 << 30
+	if fit, _, ok := v.Sketch().Fit([]api.Group{g}); !ok {
+		t.Error("a member of 4GiB has no room")
+	} else if chosen, missing := v.Sketch().FitDevices([]api.Group{g}, fit); missing == "" {
+		t.Errorf("beside a member of 4GiB, a server was placed: %+v", chosen)
+	}
+}
+
+func TestMembersThatCallServersGoWhereTheirProgramsAre(t *testing.T) {
+	t.Parallel()
+	v := NewView()
+	for name, programs := range map[string]bool{"n1": false, "n2": true, "n3": true} {
+		rec := testNode(name, 2, 1, 16)
+		rec.GPUPrograms = programs
+		if name == "n3" {
+			rec.Capacity.Devices = []api.Device{sharedGPU("g3", 8192)}
+		}
+		v.SetNode(rec, Schedulable)
+	}
+	g := remoteGPUs(1, 1<<30)
+	g.Size = 4
+	fit, room, ok := v.Sketch().Fit([]api.Group{g})
+	if !ok {
+		t.Fatalf("there is room for %d, want 4", room)
+	}
+	for _, c := range fit.counts[0] {
+		if v.nodes[c.id].record.Name == "n1" {
+			t.Error("a member is on n1, whose agent has no front ends")
+		}
+	}
+	g.Size = 5
+	if _, room, ok := v.Sketch().Fit([]api.Group{g}); ok || room != 4 {
+		t.Errorf("for 5 there is room: %t, for %d; want none on n1", ok, room)
+	}
+	_, refusal := Place(v, Request{Cluster: "c", Groups: []api.Group{g}})
+	if refusal == nil || refusal.Constraint != ConstraintGPUPrograms || !strings.Contains(refusal.Message, "n1: its agent has no programs of remote GPUs; run: make gpuremote") {
+		t.Errorf("the refusal is %+v", refusal)
+	}
+	if why, _ := v.Sketch().WhyNot("n1", g); !strings.Contains(why, "node n1 can't carry members with remote GPUs") {
+		t.Errorf("why not n1: %q", why)
+	}
+}
+
+// Of members under the same switches, each gets the GPU with the most memory free then: what is free is counted again when something was taken.
+func TestMembersShareTheServersEvenly(t *testing.T) {
+	t.Parallel()
+	s := withServers(t, func(g map[string][]api.Device) {
+		g["n2"] = nil
+		g["n3"], g["n4"], g["n5"] = []api.Device{sharedGPU("g3", 4096)}, []api.Device{sharedGPU("g4", 4096)}, []api.Device{sharedGPU("g5", 4096)}
+	}).Sketch()
+	g := remoteGPUs(1, 2<<30)
+	g.Size = 6
+	fit, _, ok := s.Fit([]api.Group{g})
+	chosen, missing := s.FitDevices([]api.Group{g}, fit)
+	if !ok || missing != "" {
+		t.Fatalf("six members with half a GPU each of three: %s", missing)
+	}
+	on := map[string]int{}
+	for _, c := range chosen {
+		text, _ := served(c)
+		on[text]++
+	}
+	if len(on) != 3 || on["n3/g3/2GiB"] != 2 || on["n4/g4/2GiB"] != 2 || on["n5/g5/2GiB"] != 2 {
+		t.Errorf("they have %v, want two of each GPU", on)
+	}
+}
+
+// A GPU that several members share is left for one that is further away, as soon as the way there costs less than they do.
+func TestASharedGPUIsLeftForOneThatCostsLess(t *testing.T) {
+	t.Parallel()
+	fast := func(v *View, rate int64) {
+		for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
+			rec := v.nodes[v.ids[name]].record
+			for i := range rec.Places {
+				rec.Places[i].Technology, rec.Places[i].RateBitsPerSecond = api.FabricEthernet, rate
+			}
+			v.SetNode(rec, Schedulable)
+		}
+	}
+	for _, c := range []struct {
+		rate    int64
+		sharers int
+		want    string
+	}{
+		{100e9, 0, "n1/g1"}, {100e9, 1, "n1/g1"}, {100e9, 2, "n2/g2"}, {10e9, 2, "n1/g1"}, {10e9, 9, "n2/g2"},
+	} {
+		v := withServers(t, func(g map[string][]api.Device) { g["n1"] = []api.Device{sharedGPU("g1", 16384)} })
+		fast(v, c.rate)
+		for i := range c.sharers {
+			a := api.Assignment{ID: "o" + string(rune('0'+i)), Of: "m", Node: "n1", Devices: []api.DeviceClaim{{Class: "gpu", Device: "g1", Way: "remote", Takes: map[string]int64{"remote-mib": 512}}}}
+			if err := v.Take(a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chosen, missing := v.Sketch().FitServer("n1", remoteGPUs(1, 1<<30))
+		got, why := served(chosen)
+		if !strings.HasPrefix(got, c.want) || strings.Contains(why, "shared by more members") != (c.want == "n2/g2") {
+			t.Errorf("at %d Gbit/s with %d others on the node's own GPU: %q because %q (%s), want %s", c.rate/1e9, c.sharers, got, why, missing, c.want)
+		}
+		if cost := chosen[0].Claims[0].Cost; cost < 1 || cost > 6 {
+			t.Errorf("with %d others it is to cost %.2f times a local GPU", c.sharers, cost)
+		}
 	}
 }

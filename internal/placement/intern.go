@@ -79,6 +79,8 @@ type platform struct {
 	connected []api.NodePlace
 	// disks are those of the machine.
 	disks []localDisk
+	// gpuPrograms: members there can use remote GPUs.
+	gpuPrograms bool
 }
 
 func newPlatform(rec api.NodeRecord) platform {
@@ -86,7 +88,7 @@ func newPlatform(rec api.NodeRecord) platform {
 	if rec.Trunk.Usable() {
 		p.trunkMTU = rec.Trunk.MTU
 	}
-	p.switchPorts, p.disks = switchPorts(rec), localDisks(rec)
+	p.switchPorts, p.disks, p.gpuPrograms = switchPorts(rec), localDisks(rec), rec.GPUPrograms
 	for _, place := range rec.Places {
 		p.connected = append(p.connected, api.NodePlace{Technology: place.Technology, RateBitsPerSecond: place.RateBitsPerSecond, RDMA: place.RDMA})
 	}
@@ -143,7 +145,7 @@ func platformKey(rec api.NodeRecord) string {
 	if rec.Trunk.Usable() {
 		trunkMTU = rec.Trunk.MTU
 	}
-	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
+	parts := []string{fmt.Sprintf("u%t%t\x00%d\x00%d\x00%d\x00%t%t", rec.GPUPrograms, rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

@@ -134,6 +134,16 @@ func planAll(v *View, groups []api.Group, c conditions) ([][]nodeCount, *failure
 // planWithDevices plans groups on nodes with the devices that members need of their own nodes, and where that fails, on any nodes: then it is devices
 // that are missing, and not room.
 func planWithDevices(v *View, groups []api.Group) ([][]nodeCount, *failure) {
+	// Members that may have any GPU go where all of them get whole ones, and else where they can call servers.
+	for _, way := range []string{api.WayWhole, api.WayRemote} {
+		by := groupsBy(groups, way)
+		if by == nil {
+			break
+		}
+		if counts, failed := planAll(v, by, conditions{level: freeNow, devices: wantOwnDevices(by)}); failed == nil {
+			return counts, nil
+		}
+	}
 	if wantOwnDevices(groups) {
 		if counts, failed := planAll(v, groups, conditions{level: freeNow, devices: true}); failed == nil {
 			return counts, nil
@@ -255,7 +265,7 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 		return (ignore == ConstraintStack || p.hasStack(g.Stack)) && (ignore == ConstraintCPUModel || p.hasModel(g.CPUModel)) &&
 			(ignore == ConstraintStack || ignore == ConstraintEnvironment || p.hasEnvironment(g.Environment, g.Stack)) &&
 			(ignore == ConstraintMTU || p.carries(g.PortMTU)) && (ignore == ConstraintFabric || p.connects(g.Interconnect)) &&
-			(ignore == ConstraintLocalDisks || p.hasDisks(g.LocalDisks))
+			(ignore == ConstraintLocalDisks || p.hasDisks(g.LocalDisks)) && (ignore == ConstraintGPUPrograms || p.callsServers(&g))
 	})
 	if len(g.NodeSelector) > 0 && ignore != ConstraintLabels {
 		f.labels = v.labels.matching(func(l map[string]string) bool { return selects(g.NodeSelector, l) })

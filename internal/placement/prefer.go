@@ -127,6 +127,8 @@ func (v *View) whyNotWhole(id int32, g api.Group) string {
 		return "it " + fabricProblem(n.record, g.Interconnect)
 	case ConstraintLocalDisks:
 		return localDisksProblem(n.record, g.LocalDisks)
+	case ConstraintGPUPrograms:
+		return noGPUPrograms
 	case ConstraintVolume:
 		return "it can't have " + volumePlaceText(g.VolumePlace)
 	default:

@@ -21,6 +21,7 @@ const (
 	ConstraintMTU         Constraint = "mtu"          // no node, or too few, have an underlay with room for the MTU of a network
 	ConstraintFabric      Constraint = "interconnect" // no node, or too few, have a port in a cell as requested
 	ConstraintLocalDisks  Constraint = "local_disks"  // no machine, or too few, have the disks that are asked for
+	ConstraintGPUPrograms Constraint = "gpu_programs" // no node, or too few, have the programs by which members use remote GPUs
 	ConstraintVolume      Constraint = "volume"       // its volumes lie on another node, on several, or nowhere yet
 	ConstraintDown        Constraint = "unavailable"  // nodes that would do are down, drained or not heard of
 	ConstraintCores       Constraint = "cores"

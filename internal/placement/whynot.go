@@ -34,6 +34,8 @@ func (s *Sketch) WhyNot(node string, g api.Group) (reason string, undecided bool
 		return fmt.Sprintf("node %s %s", node, fabricProblem(s.view.nodes[id].record, g.Interconnect)), false
 	case ConstraintLocalDisks:
 		return fmt.Sprintf("node %s lacks local disks: %s", node, localDisksProblem(s.view.nodes[id].record, g.LocalDisks)), false
+	case ConstraintGPUPrograms:
+		return fmt.Sprintf("node %s can't carry members with remote GPUs: %s", node, noGPUPrograms), false
 	default:
 		return fmt.Sprintf("the site has no node %s", node), false
 	}

@@ -115,8 +115,15 @@ func PartsOf(devices iter.Seq[*api.Device]) Parts {
 func (p Parts) of(g *api.Group) Devices {
 	var sum Devices
 	for i := range g.Devices {
-		r := &g.Devices[i]
-		sum = sum.Plus(p[part{r.Class, r.Way}].Times(r.Count * int(r.Times())))
+		r := g.Devices[i]
+		takes := func(r api.DeviceRequest) Devices {
+			return p[part{r.Class, r.Way}].Times(r.Count * int(r.Times()))
+		}
+		if r.Class == api.ClassGPU && r.Way == api.WayAny { // which way is decided later, so both must be within the quota
+			sum = sum.Plus(takes(r.By(api.WayWhole)).Max(takes(r.By(api.WayRemote))))
+			continue
+		}
+		sum = sum.Plus(takes(r))
 	}
 	return sum
 }

@@ -61,6 +61,9 @@ func OfAssignments(all iter.Seq[*api.Assignment]) Amounts {
 
 func vectorOf(a *api.Assignment) Vector {
 	v := Vector{Cores: int64(len(a.Slots)), Memory: least(a.MemoryBytes()), Disk: least(a.DiskBytes)}
+	if a.ServesGPU() {
+		v[Memory] = 0 // the node's price of a remote GPU, for which quotas and usage have a counter of its own
+	}
 	if !a.IsPart() && !a.IsSnapshot() {
 		v[Members] = 1
 	}

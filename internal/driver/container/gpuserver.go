@@ -23,9 +23,7 @@ import (
 var _ driver.PartCarrier = (*Driver)(nil)
 
 const (
-	// gpuServerMemory is what a server may use of the node's memory beside that of the host's own OpenCL device: contexts of the driver, and rings.
-	gpuServerMemory = 2 << 30
-	gpuSocketDir    = gpu.Dir + "/socket"
+	gpuSocketDir = gpu.Dir + "/socket"
 	// gpuSocketName is that directory in the control directory of the server, where the agent keeps what is its own.
 	gpuSocketName = "gpu"
 	// gpuSocket is the server's socket in there.
@@ -79,25 +77,17 @@ func (d *Driver) asContainer(m driver.Member) (driver.Member, error) {
 		return m, errors.New("this node runs no servers of GPUs: its agent has no CPUs for them")
 	}
 	a.Environment, a.CPUs, a.NUMANodes = environment.LocalName, d.cfg.ServerCPUs, d.cfg.ServerMemory
+	// It has the memory that the leader took for it from what the node offers, from whichever memory nodes its CPUs are near to.
+	bytes := api.ServerMemoryBytes(a.Devices)
 	a.Memory = nil
 	for i, node := range d.cfg.ServerMemory {
 		a.Memory = append(a.Memory, api.MemoryClaim{NUMANode: node})
 		if i == 0 {
-			a.Memory[0].Bytes = gpuServerMemory + openCLBytes(a)
+			a.Memory[0].Bytes = bytes
 		}
 	}
 	m.HomeDir = ""
 	return m, nil
-}
-
-// openCLBytes is what a server hands out of the node's own memory.
-func openCLBytes(a *api.Assignment) (bytes int64) {
-	for _, c := range a.Devices {
-		if c.Device == gpu.OpenCLID {
-			bytes += c.Times() << 20
-		}
-	}
-	return bytes
 }
 
 // gpuServerArgs is the command line of a server: it serves the member's cluster by TCP, and the member itself by a socket if it is on this node.

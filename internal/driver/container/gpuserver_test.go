@@ -56,7 +56,7 @@ func TestAServerIsAContainerOfItsClusterWithTheMembersPart(t *testing.T) {
 		t.Errorf("its first process is\n%s, want\n%s", got, want)
 	}
 	r := spec.Linux.Resources
-	if r.CPU.Cpus != "3" || r.CPU.Mems != "0,1" || *r.Memory.Limit != gpuServerMemory+256<<20 || spec.Linux.UIDMappings[0].HostID != 1_065_536 || len(spec.Linux.Namespaces) != 7 {
+	if r.CPU.Cpus != "3" || r.CPU.Mems != "0,1" || *r.Memory.Limit != 1<<30+256<<20 || spec.Linux.UIDMappings[0].HostID != 1_065_536 || len(spec.Linux.Namespaces) != 7 {
 		t.Errorf("it has CPUs %s, memory nodes %s, %d bytes, users from %d, %d namespaces", r.CPU.Cpus, r.CPU.Mems, *r.Memory.Limit, spec.Linux.UIDMappings[0].HostID, len(spec.Linux.Namespaces))
 	}
 	for _, path := range []string{"/run/nearmetal", MemberPath} {

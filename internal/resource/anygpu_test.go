@@ -1,0 +1,29 @@
+package resource
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+)
+
+// Which way a request for any GPU is met is decided after its quota was checked, so it must be within that of each.
+func TestAnyGPUTakesOfBothQuotas(t *testing.T) {
+	d := &api.Device{Class: api.ClassGPU, Ways: map[string]api.DeviceWay{
+		api.WayWhole:  {Takes: map[string]int64{api.CounterGPUs: 1, api.CounterSlices: 7}},
+		api.WayRemote: {Takes: map[string]int64{api.CounterRemoteMiB: 1}},
+	}}
+	g := &api.Group{Devices: []api.DeviceRequest{{Class: api.ClassGPU, Way: api.WayAny, Count: 2, Remote: true, Memory: 1 << 30}}}
+	got := OfMember(g, PartsOf(slices.Values([]*api.Device{d}))).Devices
+	if want := (Devices{"gpu/gpus": 2, "gpu/slices": 14, "gpu/remote-mib": 2048}); !maps.Equal(got, want) {
+		t.Errorf("two of any GPU take %v, want %v", got, want)
+	}
+}
+
+func TestTheMemoryOfAServerIsNoneOfItsProjects(t *testing.T) {
+	a := &api.Assignment{ID: "a-d0", Of: "a", Memory: []api.MemoryClaim{{Bytes: 2 << 30}}, Devices: []api.DeviceClaim{{Class: api.ClassGPU, Way: api.WayRemote, Takes: map[string]int64{api.CounterRemoteMiB: 512}}}}
+	if got := OfAssignment(a); got.Vector[Memory] != 0 || got.Devices["gpu/remote-mib"] != 512 {
+		t.Errorf("a server takes %+v of its project's quota, want the GPU's memory alone", got)
+	}
+}
