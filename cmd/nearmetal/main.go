@@ -56,7 +56,7 @@ func main() {
 					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)
 				})
 			},
-			RemoteData: remoteData,
+			RemoteData: remoteData, GPUStudy: gpuStudy,
 		},
 	}))
 }
@@ -83,6 +83,19 @@ func fractions(percent []float64) []float64 {
 		all = append(all, p/100)
 	}
 	return all
+}
+
+// gpuStudy is the study of one GPU by several ways, and prints what it measured.
+func gpuStudy(ctx context.Context, opts config.GPUStudy) error {
+	report, err := study.GPU{
+		Out: opts.Out, Programs: agent.GPUPrograms(opts.Programs), API: opts.API, Size: opts.Size, Kernels: opts.Kernels, Rounds: opts.Rounds,
+		Member: opts.Member, InMember: opts.InMember, Expected: opts.Expected,
+		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
+	}.Run(ctx)
+	if err != nil {
+		return err
+	}
+	return report.WriteText(opts.Streams.Out)
 }
 
 // buildWorker carries out one build; its argument are the CPUs to be kept to.

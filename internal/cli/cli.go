@@ -27,6 +27,8 @@ type Commands struct {
 	Demo   func(ctx context.Context, opts config.Demo) error
 	// RemoteData is a study on this machine.
 	RemoteData func(ctx context.Context, opts config.RemoteData) error
+	// GPUStudy is another.
+	GPUStudy func(ctx context.Context, opts config.GPUStudy) error
 	// Keys are those of a site on this machine.
 	Keys SiteKeys
 	// Host is this machine.

@@ -11,7 +11,7 @@ import (
 
 func (a *app) measureCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "measure", Short: "Measure what virtualization and distance cost", Args: noArgs}
-	cmd.AddCommand(a.measureRemoteDataCommand())
+	cmd.AddCommand(a.measureGPUCommand(), a.measureRemoteDataCommand())
 	return cmd
 }
 

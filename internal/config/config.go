@@ -5,6 +5,7 @@
 package config
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -325,6 +326,26 @@ type RemoteData struct {
 	// Rounds is how often each way is measured, Megabytes the size of the file.
 	Rounds    int
 	Megabytes int
+}
+
+// GPUStudy are the options of `nearmetal measure gpu`.
+type GPUStudy struct {
+	Streams Streams
+	// Out is the directory of the results.
+	Out string
+	// Programs is the folder with the programs of remote GPUs; empty: that beside this program, else the system's.
+	Programs string
+	// API is opencl or cuda, Size one of the kernels' sizes, Kernels those to run: none is all.
+	API     string
+	Size    string
+	Kernels []string
+	// Rounds is how often each way is measured.
+	Rounds int
+	// Member is CLUSTER/MEMBER, whose GPU is used over the cluster's network; empty: none. InMember runs a shell script there.
+	Member   string
+	InMember func(ctx context.Context, script string) ([]byte, error)
+	// Expected is what the member's GPU was expected to cost, in times of a local one; nil: there is no member. 0: nothing was expected.
+	Expected func(ctx context.Context) (float64, error)
 }
 
 // SiteKeys are the keys of a site, as people see them.

@@ -31,7 +31,11 @@ func gpuPrograms(t *testing.T) string {
 }
 
 // gpuSite is a site whose first node hands out memory of the machine's own OpenCL device, PoCL.
-type gpuSite struct{ *site }
+type gpuSite struct {
+	*site
+	// programs is the folder with the programs of remote GPUs.
+	programs string
+}
 
 func startGPUSite(t *testing.T, memory string) gpuSite {
 	t.Helper()
@@ -41,7 +45,7 @@ func startGPUSite(t *testing.T, memory string) gpuSite {
 	}
 	programs := gpuPrograms(t)
 	nothingLeft(t)
-	return gpuSite{startSite(t, 2, "--nodes", "2", "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
+	return gpuSite{programs: programs, site: startSite(t, 2, "--nodes", "2", "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
 }
 
 // in runs a shell command in a member.
@@ -120,7 +124,9 @@ func TestClustersShareTheGPUOfAnotherNode(t *testing.T) {
 	if out := s.must("node", "show", "n1"); !strings.Contains(out, "c1/"+far.Name) || !strings.Contains(out, "256MiB") {
 		t.Errorf("node show does not say who uses the GPU: %s", out)
 	}
+	s.wantMeasured(c1, far.Name)
 	s.must("cluster", "delete", "c1", "--yes")
+	s.wantAnyGPU()
 	if a := s.kernel(c2, other.Name, ""); a.code != 0 {
 		t.Errorf("c2 after the end of c1: %+v", a)
 	}
@@ -128,6 +134,37 @@ func TestClustersShareTheGPUOfAnotherNode(t *testing.T) {
 	if left := s.processes("--supervise"); len(left) > 0 {
 		t.Errorf("servers are left: %v", left)
 	}
+}
+
+// wantMeasured measures the ways to this machine's device and that over a cluster's network, beside what was expected of it.
+func (s gpuSite) wantMeasured(c api.Cluster, member string) {
+	s.t.Helper()
+	if out := s.must("cluster", "explain", c.Name); !strings.Contains(out, "EXPECTED") || !strings.Contains(out, "another node") {
+		s.t.Errorf("explain does not say which GPU %s has, why, and what was expected: %s", member, out)
+	}
+	out := filepath.Join(s.t.TempDir(), "study")
+	a := s.cli("measure", "gpu", "--size", "test", "--kernel", "nn,pathfinder", "--rounds", "2", "--gpu-programs", s.programs, "--out", out, "--member", c.Name+"/"+member)
+	for _, want := range []string{"network / local", "published / local", "measured / expected", "clEnqueueNDRangeKernel"} {
+		if !strings.Contains(a.out, want) {
+			s.t.Errorf("the study's report lacks %q: %+v", want, a)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(out, "report.html")); a.code != 0 || err != nil {
+		s.t.Errorf("measure gpu ended with %d: %v", a.code, err)
+	}
+}
+
+// wantAnyGPU asks for any GPU at a site that has only servers.
+func (s gpuSite) wantAnyGPU() {
+	s.t.Helper()
+	c := s.cluster("any", 1, "--gpu", "1:any:256MiB")
+	if a := s.kernel(c, c.Status.Members[0].Name, ""); a.code != 0 {
+		s.t.Errorf("any GPU: %+v", a)
+	}
+	if out := s.must("cluster", "explain", "any"); !strings.Contains(out, "its node has no such GPU; by a server on ") {
+		s.t.Errorf("explain does not say why it is one by a server: %s", out)
+	}
+	s.must("cluster", "delete", "any", "--yes")
 }
 
 // wantWire runs a kernel in a member on another node than the GPU, and counts what crosses the network.

@@ -14,11 +14,12 @@ import (
 )
 
 // record is a file of runs, one JSON object a line. The first line says of which study they are.
-type record struct {
+type record[R any] struct {
 	file *os.File
-	runs []measure.Run
+	runs []R
 }
 
+<<<<<<< HEAD
 // head tells studies apart.
 type head struct {
 	Study string `json:"study"`
@@ -31,10 +32,16 @@ type head struct {
 func openRecord(s Remote) (*record, error) {
 	path := filepath.Join(s.Out, "runs.jsonl")
 	want, err := json.Marshal(head{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes})
+=======
+// openRecord opens the record of a study in its directory: head tells studies apart. A line that was cut off when the study was stopped is taken away.
+func openRecord[R any](dir string, head any) (*record[R], error) {
+	path := filepath.Join(dir, "runs.jsonl")
+	want, err := json.Marshal(head)
+>>>>>>> 366aa93b (measure: eight kernels on one GPU by several ways)
 	if err != nil {
 		return nil, err
 	}
-	r := &record{}
+	r := &record[R]{}
 	whole, err := r.read(path, string(want))
 	if err != nil {
 		return nil, err
@@ -55,7 +62,7 @@ func openRecord(s Remote) (*record, error) {
 }
 
 // read reads the runs of a file, and returns how many of its bytes are whole lines.
-func (r *record) read(path, want string) (whole int64, err error) {
+func (r *record[R]) read(path, want string) (whole int64, err error) {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
@@ -74,7 +81,7 @@ func (r *record) read(path, want string) (whole int64, err error) {
 			return 0, fmt.Errorf("%s holds runs of another study: %sname another directory, or remove it", path, line)
 		}
 		if n > 0 {
-			var run measure.Run
+			var run R
 			if err := json.Unmarshal([]byte(line), &run); err != nil {
 				return 0, fmt.Errorf("%s, line %d: %w", path, n+1, err)
 			}
@@ -84,12 +91,10 @@ func (r *record) read(path, want string) (whole int64, err error) {
 	}
 }
 
-func (r *record) has(side string, pair int) bool {
-	return slices.ContainsFunc(r.runs, func(run measure.Run) bool { return run.Side == side && run.Pair == pair })
-}
+func (r *record[R]) has(is func(R) bool) bool { return slices.ContainsFunc(r.runs, is) }
 
 // add keeps a run, on disk before it returns.
-func (r *record) add(run measure.Run) error {
+func (r *record[R]) add(run R) error {
 	data, err := json.Marshal(run)
 	if err != nil {
 		return err
@@ -98,11 +103,27 @@ func (r *record) add(run measure.Run) error {
 	return r.write(data)
 }
 
-func (r *record) write(line []byte) error {
+func (r *record[R]) write(line []byte) error {
 	if _, err := r.file.Write(append(line, '\n')); err != nil {
 		return err
 	}
 	return r.file.Sync()
 }
 
-func (r *record) close() error { return r.file.Close() }
+func (r *record[R]) close() error { return r.file.Close() }
+
+// writeReport writes report.json and report.html into the directory of a study.
+func writeReport(dir, title string, report measure.Report) error {
+	data, err := os.Create(filepath.Join(dir, "report.json"))
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(report.WriteJSON(data), data.Close()); err != nil {
+		return err
+	}
+	page, err := os.Create(filepath.Join(dir, "report.html"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(measure.WriteHTML(page, title, time.Now(), report), page.Close())
+}

@@ -18,9 +18,9 @@ func remote(t *testing.T) Remote {
 	return Remote{Out: t.TempDir(), Python: "python3", Matrix: Matrix{Delays: []time.Duration{0, time.Millisecond}}, Rounds: 2, Megabytes: 1, Say: t.Logf}
 }
 
-func open(t *testing.T, s Remote) *record {
+func open(t *testing.T, s Remote) *record[measure.Run] {
 	t.Helper()
-	r, err := openRecord(s)
+	r, err := s.record()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestAStudyGoesOnWhereItWasStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := open(t, s)
-		if !r.has(stream, 0) || r.has(stream, 1) || r.has(cold, 0) {
+		if !r.has(isRun(stream, 0)) || r.has(isRun(stream, 1)) || r.has(isRun(cold, 0)) {
 			t.Fatalf("after %d bytes were lost there are %+v", cut+1, r.runs)
 		}
 		if err := r.add(measure.Run{Side: cold, Pair: 0}); err != nil {
@@ -60,7 +60,7 @@ func TestAStudyGoesOnWhereItWasStopped(t *testing.T) {
 		if data, err := os.ReadFile(path); err != nil || !bytes.HasSuffix(data, []byte("}\n")) {
 			t.Fatalf("what was cut off is still there: %q, %v", data, err)
 		}
-		if r = open(t, s); !r.has(stream, 0) || r.has(stream, 1) || !r.has(cold, 0) {
+		if r = open(t, s); !r.has(isRun(stream, 0)) || r.has(isRun(stream, 1)) || !r.has(isRun(cold, 0)) {
 			t.Fatalf("after another run there are %+v", r.runs)
 		}
 		if err := r.close(); err != nil {
@@ -75,7 +75,7 @@ func TestRunsOfAnotherStudyDoNotCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Megabytes = 2
-	if _, err := openRecord(s); err == nil || !strings.Contains(err.Error(), "another study") {
+	if _, err := s.record(); err == nil || !strings.Contains(err.Error(), "another study") {
 		t.Errorf("runs of a file of 1 MB for a study of 2 MB: %v", err)
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -51,6 +50,23 @@ type Remote struct {
 	Say func(format string, args ...any)
 }
 
+// remoteHead tells studies of remote data apart.
+type remoteHead struct {
+	Study     string          `json:"study"`
+	Delays    []time.Duration `json:"delays_ns"`
+	Rounds    int             `json:"rounds"`
+	Megabytes int             `json:"megabytes"`
+}
+
+func (s Remote) record() (*record[measure.Run], error) {
+	return openRecord[measure.Run](s.Out, remoteHead{Study: "remote-data", Delays: s.Delays, Rounds: s.Rounds, Megabytes: s.Megabytes})
+}
+
+// isRun tells the run of a side in a round from others.
+func isRun(side string, pair int) func(measure.Run) bool {
+	return func(run measure.Run) bool { return run.Side == side && run.Pair == pair }
+}
+
 // Validate returns what is wrong with a study.
 func (s Remote) Validate() error {
 	errs := []error{s.Matrix.Validate()}
@@ -74,7 +90,7 @@ func (s Remote) Run(ctx context.Context) (measure.Report, error) {
 	if err := os.MkdirAll(s.Out, 0o755); err != nil {
 		return measure.Report{}, err
 	}
-	record, err := openRecord(s)
+	record, err := s.record()
 	if err != nil {
 		return measure.Report{}, err
 	}
@@ -90,7 +106,7 @@ func (s Remote) Run(ctx context.Context) (measure.Report, error) {
 func (s Remote) sides() []string { return []string{near, copied, stream, cold, warm} }
 
 // measureMissing does all runs that the record lacks.
-func (s Remote) measureMissing(ctx context.Context, record *record) error {
+func (s Remote) measureMissing(ctx context.Context, record *record[measure.Run]) error {
 	var w *world
 	defer func() {
 		if w != nil {
@@ -102,7 +118,7 @@ func (s Remote) measureMissing(ctx context.Context, record *record) error {
 	for pair, order := range measure.Schedule(s.sides(), s.Rounds) {
 		for _, side := range order {
 			done++
-			if record.has(side, pair) {
+			if record.has(isRun(side, pair)) {
 				continue
 			}
 			if w == nil {
@@ -145,18 +161,7 @@ func (s Remote) report(runs []measure.Run) (measure.Report, error) {
 	if err != nil {
 		return report, err
 	}
-	data, err := os.Create(filepath.Join(s.Out, "report.json"))
-	if err == nil {
-		err = errors.Join(report.WriteJSON(data), data.Close())
-	}
-	var page *os.File
-	if err == nil {
-		page, err = os.Create(filepath.Join(s.Out, "report.html"))
-	}
-	if err == nil {
-		err = errors.Join(measure.WriteHTML(page, "The same analysis, near and far", time.Now(), report), page.Close())
-	}
-	return report, err
+	return report, writeReport(s.Out, "The same analysis, near and far", report)
 }
 
 func (s Remote) experiment(runs []measure.Run) measure.Experiment {
