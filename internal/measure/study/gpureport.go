@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/measure"
@@ -179,6 +180,9 @@ func (s GPU) besidePublished(report measure.Report, runs []gpuRun, problems []la
 		Title:  "Times as long as local, beside the published study",
 		Header: []string{"Kernel", "Calls", "Copied MiB"},
 		Note:   "Medians of paired ratios of work, with their intervals. Copies are the share of the API's time in calls that copy between host and device. " + publishedNote,
+	}
+	for _, c := range gpuConditions(runs) { // the text has them nowhere else, and no ratio means anything without the load
+		t.Note += " " + strings.ToUpper(c.Name[:1]) + c.Name[1:] + ": " + c.Value + "."
 	}
 	for _, side := range s.sides()[1:] {
 		t.Header = append(t.Header, side+" / local")
