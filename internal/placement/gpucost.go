@@ -37,11 +37,6 @@ func serverCost(distance int, rate int64, sharers int) float64 {
 // leastCost is what no server at a distance costs less than.
 func leastCost(distance int) float64 { return serverCost(distance, 1<<62, 0) }
 
-// rate is that of the slower of two nodes' links, in bits a second.
-func (v *View) rate(a, b int32) int64 {
-	return min(v.linkRate(a), v.linkRate(b))
-}
-
 // linkRate is the rate of a node's fastest link to an Ethernet fabric, which its underlay is taken to be on.
 func (v *View) linkRate(id int32) (rate int64) {
 	for _, c := range v.platforms.values[v.rows[id].platform].connected {

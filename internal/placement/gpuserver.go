@@ -105,11 +105,12 @@ func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool
 
 // best returns the best server of those at a distance that have enough, nil for none.
 func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceRequest) (best *offer) {
+	rate := c.s.view.linkRate(home)
 	for _, s := range near {
 		if c.count(s, r); !s.enough || distance != sameNode && s.node == home {
 			continue
 		}
-		cost := serverCost(distance, c.s.view.rate(home, s.node), s.sharers)
+		cost := serverCost(distance, min(rate, s.rate), s.sharers)
 		if best == nil || cost < best.cost || cost == best.cost && s.left > best.left {
 			best = &offer{server: *s, cost: cost}
 		}

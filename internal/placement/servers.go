@@ -11,6 +11,8 @@ import (
 // server is a node that may serve a request, with what is free there.
 type server struct {
 	node int32
+	// rate is that of the node's link, in bits a second.
+	rate int64
 	// left is how much memory is free of the GPU that has the most, in MiB; enough: it has GPUs and memory for one more member.
 	left    int64
 	enough  bool
@@ -53,7 +55,7 @@ func (c *chooser) serversFor(r api.DeviceRequest) *servers {
 		if !c.mayServe(id, r) {
 			continue
 		}
-		s := &server{node: id}
+		s := &server{node: id, rate: v.linkRate(id)}
 		all.all, all.byNode[id] = append(all.all, s), s
 		for f := range fabrics {
 			if n := v.rows[id].leaves[f]; n >= 0 {
