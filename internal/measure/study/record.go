@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/measure"
 )
@@ -19,25 +20,10 @@ type record[R any] struct {
 	runs []R
 }
 
-<<<<<<< HEAD
-// head tells studies apart.
-type head struct {
-	Study string `json:"study"`
-	Matrix
-	Rounds    int `json:"rounds"`
-	Megabytes int `json:"megabytes"`
-}
-
-// openRecord opens the record of a study. A line that was cut off when the study was stopped is taken away.
-func openRecord(s Remote) (*record, error) {
-	path := filepath.Join(s.Out, "runs.jsonl")
-	want, err := json.Marshal(head{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes})
-=======
 // openRecord opens the record of a study in its directory: head tells studies apart. A line that was cut off when the study was stopped is taken away.
 func openRecord[R any](dir string, head any) (*record[R], error) {
 	path := filepath.Join(dir, "runs.jsonl")
 	want, err := json.Marshal(head)
->>>>>>> 366aa93b (measure: eight kernels on one GPU by several ways)
 	if err != nil {
 		return nil, err
 	}

@@ -52,14 +52,14 @@ type Remote struct {
 
 // remoteHead tells studies of remote data apart.
 type remoteHead struct {
-	Study     string          `json:"study"`
-	Delays    []time.Duration `json:"delays_ns"`
-	Rounds    int             `json:"rounds"`
-	Megabytes int             `json:"megabytes"`
+	Study string `json:"study"`
+	Matrix
+	Rounds    int `json:"rounds"`
+	Megabytes int `json:"megabytes"`
 }
 
 func (s Remote) record() (*record[measure.Run], error) {
-	return openRecord[measure.Run](s.Out, remoteHead{Study: "remote-data", Delays: s.Delays, Rounds: s.Rounds, Megabytes: s.Megabytes})
+	return openRecord[measure.Run](s.Out, remoteHead{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes})
 }
 
 // isRun tells the run of a side in a round from others.
