@@ -125,6 +125,11 @@ type ClusterIntent struct {
 	Detaching     []VolumeDetach `json:"detaching,omitempty"`
 	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
 	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
+	// Layers are the layers that its members have beside their roots. LayersNumber counts the changes of them. RemovedLayers are those that members are to
+	// let go of. They are in use until the record has the number of their removal, or a later one.
+	Layers        []Layer        `json:"layers,omitempty"`
+	LayersNumber  int64          `json:"layers_number,omitempty"`
+	RemovedLayers []LayerRemoval `json:"removed_layers,omitempty"`
 	SnapshotRestore *SnapshotIntent  `json:"snapshot_restore,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
@@ -170,6 +175,8 @@ type ClusterRecord struct {
 	Detached []VolumeDetach `json:"detached,omitempty"`
 	// Files are those of members whose machines went off for a pause. They are laid into the root of whoever boots under a member's name, until the cluster
 	// is ready again.
+	// LayersNumber is the newest of the intent's with whose layers, and no others, all members were heard of.
+	LayersNumber int64 `json:"layers_number,omitempty"`
 	Files []MemberFiles `json:"files,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`

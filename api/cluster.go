@@ -264,6 +264,8 @@ type ClusterStatus struct {
 	Reboot *RebootStatus `json:"reboot,omitempty"`
 	// DetachingVolumes are the names of volumes that its members are to let go of. Until all have, the volumes are in use.
 	DetachingVolumes []string `json:"detaching_volumes,omitempty"`
+	// Layers are its layers, by environment, with those that members are to let go of.
+	Layers []LayerStatus `json:"layers,omitempty"`
 	// Snapshots are its snapshots, the oldest first. SnapshotRestore is the last request to restore one; nil: none was made.
 	Snapshots       []Snapshot             `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotRestoreStatus `json:"snapshot_restore,omitempty"`

@@ -52,6 +52,16 @@ func (c *Client) AttachVolume(ctx context.Context, clusterName string, a api.Vol
 	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(clusterName)+"/volumes", a)
 }
 
+// AddLayer requests that all members of a cluster get the own layer of an environment. The cluster's status shows the progress (Layers).
+func (c *Client) AddLayer(ctx context.Context, clusterName string, l api.Layer) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPost, cluster(clusterName)+"/layers", l)
+}
+
+// RemoveLayer requests that all members of a cluster let go of a layer. The cluster's status shows the progress (Layers).
+func (c *Client) RemoveLayer(ctx context.Context, clusterName, environment string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/layers/"+url.PathEscape(environment), nil)
+}
+
 // DetachVolume requests that all members of a cluster let go of a volume. The cluster's status shows the progress (DetachingVolumes).
 func (c *Client) DetachVolume(ctx context.Context, clusterName, volume string) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/volumes/"+url.PathEscape(volume), nil)

@@ -64,6 +64,8 @@ type Config struct {
 	// Images holds the node's built environments; nil: it has none. ImagesChanged signals a change of its status.
 	Images        Images
 	ImagesChanged <-chan struct{}
+	// Layers mounts layers of Images for members; nil: members have none here.
+	Layers Layers
 	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
@@ -167,6 +169,9 @@ type Agent struct {
 	volumes   volumes
 	sharings  sharings
 	power     powerOff
+	// layersKept are the paths of layers that were not taken away last; layersKnown: they were.
+	layersKept  []string
+	layersKnown bool
 	// work is what the agent waits for when it ends: fetches and builds.
 	work sync.WaitGroup
 	// stored is how much of a job's output the server has told to have, by job.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agent/layers"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/metal"
@@ -29,11 +30,12 @@ func runAsMember(ctx context.Context, cfg Config, opts config.Agent, underlay ne
 		return err
 	}
 	opts.Builder, opts.PeerListen = config.BuilderOff, config.PeerListenOff
-	_, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())
+	images, endPeers, err := openImages(ctx, &cfg, opts, underlay, node, known.Client())
 	if err != nil {
 		return err
 	}
 	defer endPeers()
+	cfg.Layers = layers.New(filepath.Join(cfg.StateDir, "layers"), images, cfg.Log)
 	cfg.Sharer = nfs.NewMachine(filepath.Join(cfg.StateDir, "volumes"))
 	cfg.Faults = thisMachinesFaults
 	cfg.Node, cfg.HomeDir = node, filepath.Join(opts.StateDir, "home")

@@ -42,6 +42,7 @@ func (a *Agent) converge(ctx context.Context) {
 			a.follow(ctx, m, a.held(m, lifecycle.PlanMember(a.input(m, newest, now))))
 		}
 	}
+	a.trimLayers(ctx)
 	a.convergeBuilds(ctx)
 	a.convergePower(ctx, now)
 }
@@ -92,14 +93,6 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Stale = !m.want.Release && m.digest != m.wanted
 	}
 	return in
-}
-
-// joined puts two reasons together; either may be empty.
-func joined(a, b string) string {
-	if a != "" && b != "" {
-		return a + "; " + b
-	}
-	return a + b
 }
 
 // held takes out of a plan what must not be done while the leader has not been heard: its present wishes may be others. What was released
@@ -238,7 +231,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 			return
 		}
 	}
-	want, digest := m.want.Member, m.wanted
+	want, digest, layers := m.want.Member, m.wanted, m.want.Layers
 	want.IOLimits = a.ioLimits(m)
 	if want.Assignment.IsSuccessor() {
 		digest = "" // it goes on with the files that it had, until it is updated
@@ -258,6 +251,9 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		if err := os.MkdirAll(home, 0o755); err != nil {
 			return err
 		}
+		if err := a.mountLayers(layers, &want.Assignment); err != nil {
+			return err
+		}
 		failpoint.Hit("agent.before-start")
 		if err := a.readmit(ctx, want.Assignment.ID); err != nil {
 			return err
@@ -268,7 +264,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 	})
 	a.perform(ctx, m, do, a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
-		m.size, m.mounts = want.Assignment.SizeNumber, mounts{number: want.Assignment.VolumesNumber}
+		m.size, m.mounts = want.Assignment.SizeNumber, mounts{number: want.Assignment.VolumesNumber, layers: want.LayersNumber}
 		m.limits = limits{known: len(want.IOLimits) == 0} // a driver starts it without those that it can't set
 	}))
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agent/layers"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/driver/container"
@@ -107,6 +108,7 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	if err != nil {
 		return err
 	}
+	cfg.Layers = layers.New(filepath.Join(dir, "layers"), images, log)
 	serverCPUs, serverMemory, err := placesOfServers(opts, node)
 	if err != nil {
 		return err

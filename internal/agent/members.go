@@ -143,6 +143,7 @@ func (a *Agent) recover(ctx context.Context) error {
 			if o.Member != nil {
 				m.boot, m.size, m.assigned = o.Member.Boot, o.Member.Assignment.SizeNumber, &o.Member.Assignment
 				m.mounts.number = o.Member.Assignment.VolumesNumber
+				m.mounts.layers = o.Member.LayersNumber
 			}
 			a.cfg.Log.InfoContext(ctx, "member found", "id", o.ID, "state", o.State)
 			if alive(o.State) {
@@ -191,7 +192,8 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 				w.HomeDir = ""
 			}
 			a.placeVolumes(w)
-			m.mountsChanged(&w.Assignment)
+			a.placeLayers(w)
+			m.mountsChanged(&w.Member)
 			w.ControlDir = a.controlDir(id)
 			if s := w.GPUServer; s != nil && s.Node == a.cfg.Node.Name {
 				here := *s
@@ -444,8 +446,8 @@ func (a *Agent) report() {
 				seen.Unsized = m.unsized
 			}
 			seen.Generation = m.want.Assignment.Generation
-			seen.Volumes = m.mounts.number
-			if seen.Volumes != m.want.Assignment.VolumesNumber {
+			seen.Volumes, seen.Layers = m.mounts.number, m.mounts.layers
+			if !m.mounts.are(&m.want.Member) {
 				seen.Unmounted = m.mounts.problem
 			}
 		}

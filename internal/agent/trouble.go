@@ -35,3 +35,11 @@ func (t *trouble) worthSaying(err error, now time.Time) int {
 
 // reset forgets what was logged, since the server has taken the agent meanwhile.
 func (t *trouble) reset() { *t = trouble{} }
+
+// joined puts two reasons together; either may be empty.
+func joined(a, b string) string {
+	if a != "" && b != "" {
+		return a + "; " + b
+	}
+	return a + b
+}

@@ -240,7 +240,7 @@ func TestAVolumeIsMountedOnceItsNodeHasAttachedIt(t *testing.T) {
 	next := m.want.Assignment
 	next.Volumes, next.VolumesNumber = []api.VolumeClaim{next.Volumes[0]}, 2
 	next.Volumes[0].Detaching = true
-	m.mountsChanged(&next)
+	m.mountsChanged(&driver.Member{Assignment: next})
 	m.want.Assignment = next
 	a.placeVolumes(m.want)
 	a.changeMounts(t.Context(), m)

@@ -40,7 +40,7 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 	changed := make(chan struct{}, 1)
 	store, err := nodeimages.Open(nodeimages.Config{
 		Dir: filepath.Join(cfg.StateDir, "images"), Booted: bootedImage, Keep: opts.KeepImages, ReserveBytes: reserveBytes,
-		Server: cfg.Server + imagesPath, Client: client, Log: cfg.Log, Kernels: len(vm.Missing()) == 0,
+		Server: cfg.Server + imagesPath, Client: client, Log: cfg.Log, Kernels: len(vm.Missing()) == 0, LayersOnly: opts.MemberMAC != "",
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:

@@ -273,6 +273,8 @@ type Member struct {
 	FilesDigest string `json:"files_digest,omitempty"`
 	// Checks are the group's own health checks, defaults filled in.
 	Checks []api.Check `json:"checks,omitempty"`
+	// Layers are those that the member has beside its root (driver.Member.LayersNumber).
+	Layers []api.Layer `json:"layers,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 }
@@ -360,8 +362,9 @@ type MemberObserved struct {
 	Size    int64  `json:"size,omitempty"`
 	Unsized string `json:"unsized,omitempty"`
 	// Volumes is the number of the volumes that the member has (api.Assignment.VolumesNumber). Unmounted says why it does not have those of its
-	// assignment.
+	// assignment, or the layers of its cluster. Layers is the number of the layers that it has (driver.Member.LayersNumber).
 	Volumes   int64  `json:"volumes,omitempty"`
+	Layers    int64  `json:"layers,omitempty"`
 	Unmounted string `json:"unmounted,omitempty"`
 	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
 	HandedOver bool `json:"handed_over,omitempty"`

@@ -453,6 +453,12 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"volume_not_attached", `"none" is not attached to cluster "ready"`, func() *http.Response {
 			return send(t, s, request{method: "DELETE", path: "/v1/clusters/ready/volumes/none"})
 		}},
+		{"cant_add_layer", `belongs to the nodes and has no image`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/layers", body: `{"environment":"local"}`})
+		}},
+		{"layer_not_found", `has no layer "none"`, func() *http.Response {
+			return send(t, s, request{method: "DELETE", path: "/v1/clusters/ready/layers/none"})
+		}},
 		{"snapshot_not_found", `"nix"`, func() *http.Response {
 			return send(t, s, request{method: "DELETE", path: "/v1/clusters/ready/snapshots/nix"})
 		}},

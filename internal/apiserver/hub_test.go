@@ -46,6 +46,7 @@ func (*spoken) OnMachine(*api.Assignment) (api.MemberPhase, string, bool) { retu
 func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (*spoken) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
+func (*spoken) Layers(*api.Assignment) int64                    { return 0 }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (l *spoken) Node(name string) (api.NodePhase, time.Time, string) {

@@ -20,6 +20,8 @@ type Live interface {
 	Size(a *api.Assignment) (number int64, unsized string)
 	// Mounted tells the number of the volumes that an assignment's member has, and why it does not have those that it is to have.
 	Mounted(a *api.Assignment) (number int64, unmounted string)
+	// Layers returns the number of the layers that an assignment's member has (api.ClusterIntent.LayersNumber).
+	Layers(a *api.Assignment) int64
 	// Arriving returns how many bytes of a successor have come from another node, of about how many; 0, 0: that is not known.
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.

@@ -58,6 +58,7 @@ func (s *Server) register() {
 	s.registerSecurityGroups()
 	s.registerVolumes()
 	s.registerVolumeAttachments()
+	s.registerLayers()
 	s.registerAddresses()
 	s.registerNodes()
 	s.registerMachines()

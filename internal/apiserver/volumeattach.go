@@ -201,6 +201,9 @@ func checkVolumesChange(name string, intent *api.ClusterIntent, c *state.Cluster
 
 // checkReach refuses a cluster whose members would not reach all of its volumes, or could not mount them.
 func (s *Server) checkReach(name string, intent *api.ClusterIntent, c *state.Cluster) error {
+	if err := underLayers(name, intent); err != nil {
+		return err
+	}
 	view := s.cfg.Reader.View()
 	for _, g := range intent.Spec.Groups {
 		if img := view.ImageOf(g.Environment); img != nil && img.Disk != nil {

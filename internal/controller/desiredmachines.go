@@ -110,6 +110,9 @@ func (d *desiredStates) addImages(node string, out *agentstream.Desired) {
 		if digest := out.Members[i].Assignment.EnvironmentDigest; digest != "" {
 			need[image.Digest(digest)] = true
 		}
+		for _, layer := range out.Members[i].Layers {
+			need[image.Digest(layer.Digest)] = true
+		}
 	}
 	delete(d.peers, node)
 	if len(need) == 0 {

@@ -316,6 +316,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		}
 		m.GPUServer = gpuServerOf(w.held, &a)
 		m.Verify = lifecycle.VerificationOf(&c.Intent, c.Record, &a)
+			m.Layers, m.LayersNumber = c.Intent.Layers, c.Intent.LayersNumber
 		journeys.tell(c, &m)
 		add(m)
 	}

@@ -156,6 +156,8 @@ func (a *applier) apply(op lifecycle.ClusterOperation) error {
 		return a.volumesClaimed(op)
 	case lifecycle.NoteDetached:
 		return a.noteDetached(op.Detached)
+	case lifecycle.NoteLayers:
+		return a.noteLayers(op.Number)
 	case lifecycle.Withdraw:
 		return a.withdraw(op.IDs)
 	case lifecycle.MoveEnd:

@@ -36,8 +36,10 @@ type Member struct {
 	// HomeDir is the host directory of the cluster's shared home, mounted at /home; empty: the member has a private directory there, which ends
 	// with it.
 	HomeDir string `json:"home_dir"`
-	// Mounts are further host directories that the member has: its volumes.
-	Mounts []Mount `json:"mounts,omitempty"`
+	// Mounts are further host directories that the member has: its volumes and its layers. LayersNumber names the layers among them
+	// (api.ClusterIntent.LayersNumber).
+	Mounts       []Mount `json:"mounts,omitempty"`
+	LayersNumber int64   `json:"layers_number,omitempty"`
 	// Disks are block volumes that the member's machine has as disks.
 	Disks []Disk `json:"disks,omitempty"`
 	// IOLimits bound the member's I/O with its home and its mounts, for drivers that are an IOLimiter.

@@ -53,6 +53,8 @@ type Observation struct {
 	Size int64
 	// Volumes is the number of the volumes that it has (api.Assignment.VolumesNumber).
 	Volumes int64
+	// Layers is the number of the layers that it has (api.ClusterIntent.LayersNumber).
+	Layers int64
 	// Since is when it was first heard to be in Phase, by the server's clock.
 	Since time.Time
 }
@@ -126,7 +128,7 @@ func PlanCluster(in ClusterInput) []ClusterOperation {
 		return ops
 	}
 	l := in.look()
-	ops = slices.Concat(ops, l.dropSnapshots(), l.planServers())
+	ops = slices.Concat(ops, l.dropSnapshots(), l.planServers(), l.planLayers())
 	if phase == api.ClusterReady && len(in.Record.Files) > 0 { // all who were paused have theirs
 		ops = append(ops, KeepFiles{})
 	}

@@ -149,6 +149,9 @@ type VolumesClaimed struct {
 // NoteDetached notes the requested detaches of which nothing is left.
 type NoteDetached struct{ Detached []api.VolumeDetach }
 
+// NoteLayers notes that all members have the layers of a number (api.ClusterIntent.LayersNumber), and no others.
+type NoteLayers struct{ Number int64 }
+
 // HoldSnapshot makes an assignment on each member's node that is to keep the member's state in a snapshot.
 type HoldSnapshot struct{ Snapshot api.SnapshotIntent }
 
@@ -220,6 +223,7 @@ func (Resized) clusterOperation()               {}
 func (ClaimVolumes) clusterOperation()          {}
 func (VolumesClaimed) clusterOperation()        {}
 func (NoteDetached) clusterOperation()          {}
+func (NoteLayers) clusterOperation()            {}
 func (GiveUp) clusterOperation()                {}
 func (Warn) clusterOperation()                  {}
 func (Expire) clusterOperation()                {}
@@ -273,6 +277,7 @@ const (
 	EventVolumesChanging = "VolumesChanging"
 	EventVolumesChanged  = "VolumesChanged"
 	EventVolumeDetached  = "VolumeDetached"
+	EventLayersChanged   = "LayersChanged"
 	EventExpiring        = "Expiring"
 	EventExpired         = "Expired"
 	EventReady           = "Ready"

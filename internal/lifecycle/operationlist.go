@@ -20,6 +20,7 @@ func ClusterOperations() []ClusterOperation {
 		ClaimVolumes{},
 		VolumesClaimed{},
 		NoteDetached{},
+		NoteLayers{},
 		HoldSnapshot{},
 		NoteSnapshot{},
 		ForgetSnapshots{},

@@ -85,20 +85,27 @@ func (n *normalizer) volumes(req api.ClusterRequest) []api.VolumeAttachment {
 
 // volumePath checks where members have a volume.
 func (n *normalizer) volumePath(at string, v *api.VolumeAttachment) {
-	p := v.Path
+	switch p := v.Path; {
+	case p == homePath && v.ReadOnly:
+		n.add(at, p, "is the home, which can't be read-only; omit read_only")
+	case atOrBelow(p, homePath) && p != homePath && path.Clean(p) == p:
+		n.add(at, p, "%s is below the home; attach the volume at %s itself, or elsewhere", p, homePath)
+	default:
+		n.mountPath(at, p, "/volumes/"+v.Name, "attach the volume")
+	}
+}
+
+// mountPath checks where members have something that is mounted, such as a volume. do says what to do elsewhere, usual where.
+func (n *normalizer) mountPath(at, p, usual, do string) {
 	switch {
 	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
-		n.add(at, p, "%q is no directory of members; write an absolute path such as /volumes/%s, without '.', '..' and double '/'", p, v.Name)
+		n.add(at, p, "%q is no directory of members; write an absolute path such as %s, without '.', '..' and double '/'", p, usual)
 	case len(p) > maxVolumePath:
 		n.add(at, p, "is %d bytes long; at most %d are possible", len(p), maxVolumePath)
 	case strings.ContainsFunc(p, func(r rune) bool { return r <= ' ' || r == 0x7f || r == ':' || r == ',' || r == '\\' || r == '\ufffd' }):
-		n.add(at, p, "%q has a space, a control character, ':', ',' or a backslash, which paths of volumes can't have", p)
-	case p == homePath && v.ReadOnly:
-		n.add(at, p, "is the home, which can't be read-only; omit read_only")
-	case atOrBelow(p, homePath) && p != homePath:
-		n.add(at, p, "%s is below the home; attach the volume at %s itself, or elsewhere", p, homePath)
+		n.add(at, p, "%q has a space, a control character, ':', ',' or a backslash, which such a path can't have", p)
 	case slices.ContainsFunc(systemTrees, func(tree string) bool { return atOrBelow(p, tree) }) || slices.Contains(systemDirs, p):
-		n.add(at, p, "%s would hide a part of the member's system; attach the volume elsewhere, such as at /volumes/%s", p, v.Name)
+		n.add(at, p, "%s would hide a part of the member's system; %s elsewhere, such as at %s", p, do, usual)
 	}
 }
 

@@ -122,8 +122,9 @@ type MemberState struct {
 	// Size is the number of the size that it has, and Unsized says why it does not have the size that it is to have.
 	Size    int64
 	Unsized string
-	// Volumes is the number of the volumes that it has, and Unmounted says why it does not have those that it is to have.
+	// Volumes is the number of the volumes that it has, Layers that of its layers, and Unmounted says why it does not have those that it is to have.
 	Volumes   int64
+	Layers    int64
 	Unmounted string
 }
 
@@ -210,7 +211,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	state := MemberState{
 		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, StateBytes: seen.StateBytes, Verified: seen.Verified, Since: seen.since,
 		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot, Size: seen.Size, Unsized: seen.Unsized,
-		Volumes: seen.Volumes, Unmounted: seen.Unmounted,
+		Volumes: seen.Volumes, Layers: seen.Layers, Unmounted: seen.Unmounted,
 	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]

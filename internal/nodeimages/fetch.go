@@ -49,7 +49,7 @@ func (f *fetch) run(ctx context.Context) error {
 		return err
 	}
 	var need int64
-	for _, r := range m.Roots() {
+	for _, r := range f.store.roots(m) {
 		if exists(f.store.blob(r.Digest)) {
 			continue
 		}

@@ -43,6 +43,8 @@ type Config struct {
 	Client *http.Client
 	// Peers reaches other nodes, over plain HTTP; nil: http.Client with timeouts that fit.
 	Peers *http.Client
+	// LayersOnly: of each image, the node needs the uppermost layer alone. Its own root is what it was booted with.
+	LayersOnly bool
 	// Kernels: the node boots virtual machines, so that it also needs kernel and initial RAM disk of images for them.
 	Kernels bool
 	// Changed is called when Status has changed.
@@ -171,10 +173,19 @@ func (s *Store) manifest(digest image.Digest) (*image.Manifest, error) {
 // needed are the blobs that the node needs of an image: what it does not boot from it, it need not have.
 func (s *Store) needed(m *image.Manifest) []image.Blob {
 	var blobs []image.Blob
-	for _, r := range m.Roots() {
+	for _, r := range s.roots(m) {
 		blobs = append(blobs, r.Chunks, r.Blob)
 	}
 	return append(blobs, s.bootBlobs(m)...)
+}
+
+// roots are the root and the layers that the node needs of an image, the lowest first.
+func (s *Store) roots(m *image.Manifest) []image.Root {
+	all := m.Roots()
+	if s.cfg.LayersOnly && len(all) > 1 {
+		return all[len(all)-1:]
+	}
+	return all
 }
 
 // bootBlobs are kernel and initial RAM disk, if the node boots virtual machines from the image.
@@ -201,7 +212,7 @@ func (s *Store) Image(digest string) (environment.Image, error) {
 		return environment.Image{}, errors.New(s.describe(d))
 	}
 	found := environment.Image{Digest: digest, Disk: m.Disk}
-	for _, r := range m.Roots() {
+	for _, r := range s.roots(m) {
 		found.Layers = append(found.Layers, environment.Layer{Path: s.blob(r.Digest), Format: r.Format})
 	}
 	if len(s.bootBlobs(m)) > 0 {

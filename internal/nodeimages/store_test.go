@@ -52,6 +52,29 @@ func TestAnImageIsFetchedVerifiedAndFoundAgain(t *testing.T) {
 	}
 }
 
+func TestAMachineFetchesTheOwnLayerOfAnImageAlone(t *testing.T) {
+	s := newSite(t)
+	root, layer := s.root(1, 2*image.ChunkBytes), s.root(2, 1000)
+	w := s.image("one", root, layer)
+	n := s.node(t, func(c *nodeimages.Config) { c.LayersOnly = true })
+	n.Want(s.public(), []nodeimages.Wanted{w})
+	n.whole(w)
+	img, err := n.Image(string(w.Digest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(img.Layers[0].Path); err != nil || len(img.Layers) != 1 || image.DigestOf(data) != layer.Digest {
+		t.Errorf("it has %+v (%v), want the layer alone", img.Layers, err)
+	}
+	if sent := s.sent.Load(); sent >= image.ChunkBytes {
+		t.Errorf("%d bytes were fetched for a layer of 1000", sent)
+	}
+	n.stop()
+	if ok, why := s.nodeAt(t, n.dir, func(c *nodeimages.Config) { c.LayersOnly = true }).Whole(string(w.Digest)); !ok {
+		t.Errorf("a store that was opened again says: %s", why)
+	}
+}
+
 func TestKernelsAreFetchedWhereVirtualMachinesBootAndOfImagesForThem(t *testing.T) {
 	s := newSite(t)
 	kernel, initrd := s.keep([]byte("a kernel")), s.keep([]byte("an initial RAM disk"))

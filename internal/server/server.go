@@ -429,6 +429,12 @@ func (h heard) Mounted(a *api.Assignment) (number int64, unmounted string) {
 	return seen.Volumes, seen.Unmounted
 }
 
+// Layers implements apiserver.Live.
+func (h heard) Layers(a *api.Assignment) int64 {
+	seen, _ := h.MemberState(a.Node, a.ID)
+	return seen.Layers
+}
+
 // offers is what the site carries for all its machines.
 func (s *Server) offers(site *site) offer.Site {
 	return offer.Site{Fabrics: site.fabrics.InfiniBand(), Switches: site.fabrics.Switches(), Metal: s.network.Interface != ""}

@@ -109,6 +109,9 @@ type wanted struct {
 	// volumes are the claims that it is to have, of this number.
 	volumes       []api.VolumeClaim
 	volumesNumber int64
+	// layers are those that it is to have, of this number.
+	layers       []api.Layer
+	layersNumber int64
 	// whole: it gets a machine of its own, which boots for it.
 	whole bool
 }
@@ -312,6 +315,7 @@ func (a *agent) obey(d *agentstream.Desired) {
 			live: m.Live, machine: m.Assignment.Stack == api.StackVM,
 			size: m.Assignment.SizeNumber, slots: m.Assignment.Slots, resumes: m.Assignment.Resumes, verify: m.Verify,
 			functions: functionsHeld(&m.Assignment), volumes: m.Assignment.Volumes, volumesNumber: m.Assignment.VolumesNumber,
+			layers: m.Layers, layersNumber: m.LayersNumber,
 			whole: m.Assignment.ByProvisioner(),
 		}
 		if m.Assignment.Snapshot != nil {
@@ -619,6 +623,7 @@ func (a *agent) report() {
 			r := agentstream.MemberObserved{ID: id, Phase: m.report.Phase, Message: m.report.Message, Failure: m.report.Failure}
 			if h := a.n.host[id]; h != nil {
 				r.FilesDigest, r.HandedOver, r.Size, r.Volumes = h.files, h.state == lifecycle.HostHandedOver, h.size, h.volumesNumber
+				r.Layers = h.layersNumber
 				if h.state == lifecycle.HostSaved {
 					r.StateBytes = 1000
 				}

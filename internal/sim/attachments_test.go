@@ -121,7 +121,7 @@ func hasVolume(claims []api.VolumeClaim, uid string) bool {
 
 // changesVolumes reports whether a member is to have other volumes, and the pause after files were open is over.
 func (a *agent) changesVolumes(h *hostMember, m *memberMemory, d wanted) bool {
-	if h.volumesNumber == d.volumesNumber || d.part {
+	if h.volumesNumber == d.volumesNumber && h.layersNumber == d.layersNumber || d.part {
 		return false
 	}
 	if pause := time.Until(m.remountAt); pause > 0 {
@@ -145,13 +145,22 @@ func (a *agent) changeMounts(id string, m *memberMemory, d wanted) {
 				wants = append(wants, has)
 			}
 		}
-		h.volumes = wants
-		if len(wants) > len(mountable(d.volumes)) {
+		layers := slices.Clone(d.layers)
+		for _, has := range h.layers {
+			if !slices.Contains(layers, has) && w.drawnFor(key+has.Environment, 3) == 0 {
+				layers = append(layers, has)
+				w.happened("layer open")
+			}
+		}
+		h.volumes, h.layers = wants, layers
+		if len(wants) > len(mountable(d.volumes)) || len(layers) > len(d.layers) {
 			m.remountAt = time.Now().Add(time.Duration(1+w.drawnFor(key, 20)) * time.Second)
-			w.happened("volume open")
+			if len(wants) > len(mountable(d.volumes)) {
+				w.happened("volume open")
+			}
 			a.wake(time.Until(m.remountAt))
 		} else {
-			h.volumesNumber = d.volumesNumber
+			h.volumesNumber, h.layersNumber = d.volumesNumber, d.layersNumber
 			w.happened("remounted")
 			if h.machine {
 				w.happened("machine remounted")

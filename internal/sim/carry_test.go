@@ -246,7 +246,7 @@ func (a *agent) reconsider() {
 func (d wanted) prepared() *hostMember {
 	return &hostMember{
 		state: lifecycle.HostPrepared, cluster: d.cluster, name: d.name, addresses: d.addresses, files: d.files, part: d.part, machine: d.machine,
-		jobs: map[string]*jobRun{}, size: d.size, slots: d.slots, functions: d.functions, volumes: mountable(d.volumes), volumesNumber: d.volumesNumber,
+		jobs: map[string]*jobRun{}, size: d.size, slots: d.slots, functions: d.functions, volumes: mountable(d.volumes), volumesNumber: d.volumesNumber, layers: d.layers, layersNumber: d.layersNumber,
 	}
 }
 

@@ -57,6 +57,7 @@ func (w *world) checkRest() {
 		w.checkMovesAtRest(site, c)
 		w.checkResizesAtRest(site, c)
 		w.checkAttachmentsAtRest(c)
+		w.checkLayersAtRest(c)
 		w.checkSnapshotsAtRest(site, c)
 		w.checkAttached(c)
 	}

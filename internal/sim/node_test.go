@@ -87,6 +87,9 @@ type hostMember struct {
 	// volumes are the claims on those that it has mounted, of this number.
 	volumes       []api.VolumeClaim
 	volumesNumber int64
+	// layers are those that it has, of this number.
+	layers       []api.Layer
+	layersNumber int64
 	// limits are those of its I/O with volumes of its node, by the UIDs of these.
 	limits map[string]int64
 }

@@ -330,7 +330,7 @@ func checkCoverage(t *testing.T, s Stats, rare bool) {
 		}
 	}
 	for _, what := range []string{
-		"move done", "move failed", "successor withdrawn", "move undecided", "member taken back", "state carried", "member not carried", "conflict", "two alive", "function held", "function let go", "standby held", "partition joined", "adapter chosen", "own network on a VLAN", "own partition", "spare taken over", "volume attach", "volume detach", "volume open", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
+		"move done", "move failed", "successor withdrawn", "move undecided", "member taken back", "state carried", "member not carried", "conflict", "two alive", "function held", "function let go", "standby held", "partition joined", "adapter chosen", "own network on a VLAN", "own partition", "spare taken over", "volume attach", "volume detach", "volume open", "layer add", "layer remove", "layer open", "layer at rest", "room for a cluster", "room to grow", "room for a replacement", "room for a spare", "promise kept",
 		"proved clean", "cleaning failed", "in quarantine",
 		"at rest ready", "at rest failed", "at rest refused", "at rest queued",
 	} {

@@ -221,6 +221,7 @@ func (w *world) create(l life) {
 	w.scheduleMoves(in.Name, in.UID, l.lasts)
 	w.scheduleResizes(in.Name, in.UID, l.lasts)
 	w.scheduleAttachments(in.Name, in.UID, l.lasts)
+	w.scheduleLayers(in.Name, in.UID, l.lasts)
 	w.scheduleAddresses(in.Name, in.UID, l.lasts)
 	if l.lasts == longest {
 		return

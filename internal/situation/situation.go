@@ -242,7 +242,7 @@ func (s *Site) Cluster(c *state.Cluster) lifecycle.ClusterInput {
 		seen, ok := s.heard.MemberState(a.Node, a.ID)
 		if ok {
 			o.Phase, o.Message, o.Current, o.Failure = seen.Phase, seen.Message, seen.Current, seen.Failure
-			o.Size, o.Volumes = seen.Size, seen.Volumes
+			o.Size, o.Volumes, o.Layers = seen.Size, seen.Volumes, seen.Layers
 			o.StateBytes, o.Verified = seen.StateBytes, seen.Verified
 			o.Since = s.Now.Add(-s.reading.Sub(seen.Since))
 			if r := seen.Moved; r != nil {

@@ -187,7 +187,7 @@ func (r *Repo) DeleteImage(ctx context.Context, view *View, digest string) (int6
 	}
 }
 
-// ImageUsers returns the users of a built environment: members and boots that have its image, and, for a name, all that ask for it by that
+// ImageUsers returns the users of a built environment: members, their layers and boots that have its image, and, for a name, all that ask for it by that
 // name: clusters, boots and power requests. Without a name, the environments that stand for the image are users, too.
 func ImageUsers(view *View, name, digest string) []string {
 	var users []string
@@ -219,7 +219,7 @@ func ImageUsers(view *View, name, digest string) []string {
 
 // clusterUses counts what of a cluster asks for an environment or has its image.
 func clusterUses(c *Cluster, name, digest string) int {
-	n := 0
+	n := layersUsing(c, name, digest)
 	for a := range c.All() {
 		if a.EnvironmentDigest == digest {
 			n++

@@ -194,6 +194,10 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err := r.changeVolumes(ctx, &in, attached); err != nil {
 			return none, 0, false, err
 		}
+		in.LayersNumber, in.RemovedLayers = stored.LayersNumber, stored.RemovedLayers
+		if err := r.changeLayers(ctx, &in, stored.Layers); err != nil {
+			return none, 0, false, err
+		}
 		op := put(key, in)
 		if bytes.Equal(op.Value, before.Value) {
 			return in, revision, false, nil
@@ -210,7 +214,12 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
 		}
-		conds, ops = append(conds, volumeConds...), append(ops, volumeOps...)
+		added := slices.DeleteFunc(slices.Clone(in.Layers), func(l api.Layer) bool { return slices.Contains(stored.Layers, l) })
+		layerConds, layerOps, err := r.usesLayers(ctx, added)
+		if err != nil {
+			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
+		}
+		conds, ops = slices.Concat(conds, volumeConds, layerConds), slices.Concat(ops, volumeOps, layerOps)
 		next, err := r.store.Commit(ctx, append(conds, store.Cond{Key: key, Revision: revision}), append(ops, op))
 		if errors.Is(err, store.ErrConflict) {
 			continue

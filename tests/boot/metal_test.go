@@ -2,6 +2,8 @@ package boot
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -202,7 +204,8 @@ func TestAMemberWhoseMachineDiesIsReplacedOnAnother(t *testing.T) {
 	s.run("cluster", "delete", "m1", "--yes")
 }
 
-// A cluster of whole machines grows and shrinks: the machine that it lets go of is cleaned and off, while the others go on.
+// A cluster of whole machines grows and shrinks: the machine that it lets go of is cleaned and off, while the others go on. A library layer comes to the
+// member that runs, and to the one that comes later, without a boot.
 func TestAClusterOfWholeMachinesGrowsAndShrinks(t *testing.T) {
 	s := newSite(t, []vdc.MachineConfig{
 		{Name: "b1", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB}, {Name: "b2", Firmware: api.FirmwareBIOS, MemoryMiB: memoryMiB},
@@ -212,7 +215,9 @@ func TestAClusterOfWholeMachinesGrowsAndShrinks(t *testing.T) {
 	s.awaitInspected("b1", "b2")
 	s.run("cluster", "create", "m1", "--stack", "metal", "--env", "debian-mpi")
 	boot := s.run("cluster", "ssh", "m1", "--", "cat "+bootIDPath)
+	s.addLayer("m1")
 	s.run("cluster", "scale", "m1", "--size", "2")
+	s.removeLayer("m1", "m1-0", "m1-1")
 	hosts := s.saidByRanks("m1", 4, "hostname")
 	slices.Sort(hosts)
 	if want := []string{"m1-0", "m1-0", "m1-1", "m1-1"}; !slices.Equal(hosts, want) {
@@ -229,4 +234,50 @@ func TestAClusterOfWholeMachinesGrowsAndShrinks(t *testing.T) {
 		t.Errorf("two ranks ran on %v", hosts)
 	}
 	s.run("cluster", "delete", "m1", "--yes")
+}
+
+// solver is a program of the layer that addLayer adds.
+const solver = "/layers/solver/opt/solver/solve"
+
+// addLayer adds a library layer to a cluster that runs.
+func (s *site) addLayer(cluster string) {
+	s.t.Helper()
+	file := filepath.Join(s.t.TempDir(), "solver.yaml")
+	must(s.t, os.WriteFile(file, []byte(`name: solver
+description: debian-mpi with a solver
+base: {environment: debian-mpi}
+files:
+  - {path: /opt/solver/solve, content: "#!/bin/sh\necho solved by $(hostname)\n", mode: "755"}
+`), 0o644))
+	s.run("env", "build", "--quiet", "-f", file)
+	began := time.Now()
+	s.run("cluster", "layer", "add", cluster, "solver")
+	s.t.Logf("measured: a running machine had the layer after %.1f s", time.Since(began).Seconds())
+	if said := strings.TrimSpace(s.run("cluster", "ssh", cluster, "--", solver+"; stat -c %U "+solver)); said != "solved by "+cluster+"-0\nroot" {
+		s.t.Errorf("the program of the layer says %q", said)
+	}
+	if said := s.run("cluster", "ssh", cluster, "--root", "--", "touch /layers/solver/new 2>&1 || true; ls /layers/solver"); !strings.Contains(said, "Read-only file system") {
+		s.t.Errorf("a write to the layer: %q", said)
+	}
+	s.refused("cluster "+cluster, "env", "delete", "solver")
+}
+
+// removeLayer removes it again from these members, of whom the first uses it.
+func (s *site) removeLayer(cluster string, members ...string) {
+	s.t.Helper()
+	for _, member := range members {
+		if said := strings.TrimSpace(s.run("cluster", "ssh", cluster, member, "--", solver)); said != "solved by "+member {
+			s.t.Errorf("the program of the layer says %q in member %s", said, member)
+		}
+	}
+	s.run("cluster", "ssh", cluster, members[0], "--", "cd /layers/solver && { sleep 1000 >/dev/null 2>&1 & echo $! > ~/holder; }")
+	s.refused("files of /layers/solver are still open in member "+members[0]+` by "sleep" (PID`, "cluster", "layer", "remove", cluster, "solver", "--timeout", "30s")
+	s.run("cluster", "ssh", cluster, members[0], "--", "kill $(cat ~/holder)")
+	s.run("cluster", "layer", "remove", cluster, "solver")
+	for _, member := range members {
+		if said := strings.TrimSpace(s.run("cluster", "ssh", cluster, member, "--root", "--", "test ! -e "+solver+" && ! grep -q layers/solver /proc/mounts && echo gone")); said != "gone" {
+			s.t.Errorf("member %s still has the layer: %q", member, said)
+		}
+	}
+	s.run("env", "delete", "solver")
 }

@@ -12,6 +12,7 @@ import (
 // Live is what agents would report, set by the test.
 type Live struct {
 	unmounted map[string]string // by assignment ID
+	layers    map[string]int64  // by assignment ID
 	mu        sync.Mutex
 	members   map[string]said
 	nodes     map[string]saidNode
@@ -56,6 +57,23 @@ func (l *Live) Mounted(a *api.Assignment) (int64, string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return 0, l.unmounted[a.ID]
+}
+
+// Layers tells what was set.
+func (l *Live) Layers(a *api.Assignment) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.layers[a.ID]
+}
+
+// SetLayers sets the number of the layers that a member has.
+func (l *Live) SetLayers(id string, number int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.layers == nil {
+		l.layers = map[string]int64{}
+	}
+	l.layers[id] = number
 }
 
 // SetUnmounted says why a member does not have the volumes that it is to have.

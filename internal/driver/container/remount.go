@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/openfiles"
 	"github.com/nearmetal/nearmetal/internal/patience"
 )
 
@@ -78,6 +79,7 @@ func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 		return err
 	}
 	known.Mounts, known.Assignment.Volumes, known.Assignment.VolumesNumber = m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber
+	known.LayersNumber = m.LayersNumber
 	return d.remember(known, before.PID, files)
 }
 
@@ -322,69 +324,8 @@ func (s *memberSpace) makeDirInRoot(dir string) error {
 	return root.Lchown(inRoot(dir), s.owner, s.owner)
 }
 
-// mostUsers is how many processes are named that have files of a volume open.
-const mostUsers = 3
-
-// usersOf says which processes of a member have files of a volume open.
+// usersOf says which processes of a member have files of a mount open.
 func (d *Driver) usersOf(h *host, m driver.Member, v driver.Mount) string {
-	text := fmt.Sprintf("files of %s are still open in member %s", v.Path, m.Assignment.Member)
-	pids, err := h.cgroups.Processes(m.Assignment.ID)
-	if err != nil {
-		return text
-	}
-	var users []string
-	more := 0
-	for _, pid := range pids {
-		if !opens(pid, v.Path) {
-			continue
-		}
-		if len(users) == mostUsers {
-			more++
-			continue
-		}
-		users = append(users, processText(pid))
-	}
-	if len(users) == 0 {
-		return text
-	}
-	text += " by " + strings.Join(users, ", ")
-	if more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text + "; end these processes, or have them close the files"
-}
-
-// opens reports whether a process has its working directory, its program, an open file or a mapped file at or below a directory, by the paths that it
-// sees. Links are only read: what they lead to may not answer.
-func opens(pid int, dir string) bool {
-	below := func(link string) bool {
-		to, err := os.Readlink(link)
-		return err == nil && (to == dir || strings.HasPrefix(to, dir+"/"))
-	}
-	base := fmt.Sprintf("/proc/%d/", pid)
-	if below(base+"cwd") || below(base+"exe") || below(base+"root") {
-		return true
-	}
-	entries, _ := os.ReadDir(base + "fd")
-	for _, e := range entries {
-		if below(base + "fd/" + e.Name()) {
-			return true
-		}
-	}
-	maps, _ := os.ReadFile(base + "maps")
-	return strings.Contains(string(maps), " "+dir+"/")
-}
-
-// processText names a process as its member knows it: "python3" (PID 17).
-func processText(pid int) string {
-	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(status)) {
-		if ids, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			if fields := strings.Fields(ids); len(fields) > 0 {
-				return fmt.Sprintf("%q (PID %s)", strings.TrimSpace(string(name)), fields[len(fields)-1])
-			}
-		}
-	}
-	return fmt.Sprintf("%q", strings.TrimSpace(string(name)))
+	pids, _ := h.cgroups.Processes(m.Assignment.ID)
+	return openfiles.Text(pids, v.Path, "member "+m.Assignment.Member)
 }

@@ -50,6 +50,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	}
 	has := before.Member // new files are no other volumes
 	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber
+	m.LayersNumber = has.LayersNumber
 	old, wanted := paths(before.Member.Files), paths(m.Files)
 	for _, path := range wanted {
 		for _, target := range binds {

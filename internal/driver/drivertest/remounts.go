@@ -31,7 +31,7 @@ func remounts(t *testing.T, ctx context.Context, f Fixture) {
 	must(t, "Start", f.Driver.Start(ctx, m))
 	to := func(what string, number int64, mounts ...driver.Mount) {
 		t.Helper()
-		m.Mounts, m.Assignment.VolumesNumber = mounts, number
+		m.Mounts, m.Assignment.VolumesNumber, m.LayersNumber = mounts, number, 10*number
 		m.Assignment.Volumes = nil
 		for _, v := range mounts {
 			m.Assignment.Volumes = append(m.Assignment.Volumes, api.VolumeClaim{UID: v.Path, Path: v.Path, ReadOnly: v.ReadOnly})
@@ -39,7 +39,7 @@ func remounts(t *testing.T, ctx context.Context, f Fixture) {
 		for range 2 { // again, as after a crash of the agent
 			must(t, what, mounter.Remount(ctx, m))
 			o := find(t, ctx, f.Driver, id)
-			if o.Member == nil || o.Member.Assignment.VolumesNumber != number || !slices.Equal(o.Member.Mounts, mounts) || len(o.Member.Assignment.Volumes) != len(mounts) {
+			if o.Member == nil || o.Member.Assignment.VolumesNumber != number || o.Member.LayersNumber != 10*number || !slices.Equal(o.Member.Mounts, mounts) || len(o.Member.Assignment.Volumes) != len(mounts) {
 				t.Fatalf("%s: its record is %+v", what, o.Member)
 			}
 		}
@@ -72,9 +72,9 @@ func remounts(t *testing.T, ctx context.Context, f Fixture) {
 	to("Remount with one less", 3, deep)
 	line("test -e /volumes/data/file", true)
 	before := m
-	before.Assignment.VolumesNumber, before.Mounts = 4, nil
+	before.Assignment.VolumesNumber, before.LayersNumber, before.Mounts = 4, 40, nil
 	must(t, "Update", f.Driver.Update(ctx, before))
-	if o := find(t, ctx, f.Driver, id); o.Member.Assignment.VolumesNumber != 3 || len(o.Member.Mounts) != 1 {
+	if o := find(t, ctx, f.Driver, id); o.Member.Assignment.VolumesNumber != 3 || o.Member.LayersNumber != 30 || len(o.Member.Mounts) != 1 {
 		t.Errorf("after an Update, which changes no mounts, its record is %+v", o.Member)
 	}
 	to("Remount with the first again", 5, deep, data)

@@ -288,7 +288,7 @@ func (d *Driver) Update(_ context.Context, m driver.Member) error {
 	m.Boot = old.config.Boot // new files are no new boot, nor another size
 	m.Assignment = m.Assignment.Sized(old.config.Assignment.Held())
 	has := old.config // nor other volumes
-	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber
+	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber, m.LayersNumber = has.Mounts, has.Assignment.Volumes, has.Assignment.VolumesNumber, has.LayersNumber
 	old.config = m
 	return nil
 }

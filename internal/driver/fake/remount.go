@@ -56,5 +56,6 @@ func (h *Host) remount(m driver.Member) error {
 		return busy
 	}
 	old.config.Assignment.Volumes, old.config.Assignment.VolumesNumber = m.Assignment.Volumes, m.Assignment.VolumesNumber
+	old.config.LayersNumber = m.LayersNumber
 	return nil
 }

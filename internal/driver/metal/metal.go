@@ -57,9 +57,10 @@ type Driver struct {
 }
 
 var (
-	_ driver.Driver = (*Driver)(nil)
-	_ driver.Dialer = (*Driver)(nil)
-	_ driver.Mender = (*Driver)(nil)
+	_ driver.Driver  = (*Driver)(nil)
+	_ driver.Dialer  = (*Driver)(nil)
+	_ driver.Mender  = (*Driver)(nil)
+	_ driver.Mounter = (*Driver)(nil)
 
 	_ driver.FileSaver = (*Driver)(nil)
 )

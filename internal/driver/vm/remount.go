@@ -74,6 +74,7 @@ func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 	}
 	failpoint.Hit("vm.after-mount")
 	r.Member.Mounts, r.Member.Assignment.Volumes, r.Member.Assignment.VolumesNumber = m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber
+	r.Member.LayersNumber = m.LayersNumber
 	if err := d.serveAnew(ctx, r.Member); err != nil {
 		return err
 	}
