@@ -52,6 +52,8 @@ type Assignment struct {
 	// Devices are parts of the node's devices. Ports are ends of networks; a member is known by the address of its first.
 	Devices []DeviceClaim `json:"devices,omitempty"`
 	Ports   []PortClaim   `json:"ports,omitempty"`
+	// HCAs are the ports on InfiniBand fabrics of the whole machine that it has. They are in the partition of the cluster's own network.
+	HCAs []HCAClaim `json:"hcas,omitempty"`
 	// Volumes are those that it has attached, by their paths; one at /home is its home.
 	Volumes []VolumeClaim `json:"volumes,omitempty"`
 	// VolumesNumber counts the changes of Volumes since the assignment was made.
@@ -123,13 +125,13 @@ type ClusterIntent struct {
 	// names them in Detached, with the same number.
 	VolumesNumber int64          `json:"volumes_number,omitempty"`
 	Detaching     []VolumeDetach `json:"detaching,omitempty"`
-	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
-	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
 	// Layers are the layers that its members have beside their roots. LayersNumber counts the changes of them. RemovedLayers are those that members are to
 	// let go of. They are in use until the record has the number of their removal, or a later one.
 	Layers        []Layer        `json:"layers,omitempty"`
 	LayersNumber  int64          `json:"layers_number,omitempty"`
 	RemovedLayers []LayerRemoval `json:"removed_layers,omitempty"`
+	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
+	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotIntent  `json:"snapshot_restore,omitempty"`
 	// Removed are names of members that were taken out by name: a group's members are the first Size names GROUP-0, GROUP-1, ...
 	// that are not among them.
@@ -173,10 +175,10 @@ type ClusterRecord struct {
 	SnapshotRestore *SnapshotRestoreRecord `json:"snapshot_restore,omitempty"`
 	// Detached are those of the intent's Detaching that no member has any more.
 	Detached []VolumeDetach `json:"detached,omitempty"`
-	// Files are those of members whose machines went off for a pause. They are laid into the root of whoever boots under a member's name, until the cluster
-	// is ready again.
 	// LayersNumber is the newest of the intent's with whose layers, and no others, all members were heard of.
 	LayersNumber int64 `json:"layers_number,omitempty"`
+	// Files are those of members whose machines went off for a pause. They are laid into the root of whoever boots under a member's name, until the cluster
+	// is ready again.
 	Files []MemberFiles `json:"files,omitempty"`
 	// UsageSeq numbers the usage records written for it so far.
 	UsageSeq int64 `json:"usage_seq,omitempty"`

@@ -116,6 +116,15 @@ type PortClaim struct {
 	At     string `json:"at,omitempty"`
 }
 
+// HCAClaim is a port of an InfiniBand adapter of a whole machine. The fabric must prove it clean.
+type HCAClaim struct {
+	// Network is the UID of the network whose index is the number of the partition that the port is in.
+	Network string `json:"network"`
+	// Fabric is the cell of the fabric, At the port's GUID.
+	Fabric string `json:"fabric"`
+	At     string `json:"at"`
+}
+
 // SameAs reports whether two ports are one to the networks: where a node has them is its own business.
 func (p *PortClaim) SameAs(other *PortClaim) bool {
 	return p.Network == other.Network && p.Address == other.Address && p.MAC == other.MAC

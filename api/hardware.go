@@ -24,7 +24,9 @@ type Hardware struct {
 	GPUs            []GPU      `json:"gpus"`
 	PCI             []PCI      `json:"pci"`
 	BMC             *BMC       `json:"bmc,omitempty"`
-	KernelVersion   string     `json:"kernel_version"`
+	// Watchdog is the machine's hardware watchdog, by its driver's own words; empty: none was found.
+	Watchdog      string `json:"watchdog,omitempty"`
+	KernelVersion string `json:"kernel_version"`
 }
 
 // CPU is all processors of a machine, which are alike.
@@ -84,10 +86,12 @@ type HCA struct {
 	Firmware string   `json:"firmware,omitempty"`
 	GUID     string   `json:"guid"`
 	Ports    []string `json:"ports"` // "1: InfiniBand, active, 100 Gb/sec"
-	PCI      string   `json:"pci,omitempty"`
-	NUMANode int      `json:"numa_node"`
-	TotalVFs int      `json:"total_vfs,omitempty"`
-	IOMMU    *IOMMU   `json:"iommu,omitempty"`
+	// PortGUIDs are those of its ports that speak InfiniBand, 16 hexadecimal digits each.
+	PortGUIDs []string `json:"port_guids,omitempty"`
+	PCI       string   `json:"pci,omitempty"`
+	NUMANode  int      `json:"numa_node"`
+	TotalVFs  int      `json:"total_vfs,omitempty"`
+	IOMMU     *IOMMU   `json:"iommu,omitempty"`
 }
 
 // IOMMU is what keeps an adapter's functions apart, as the kernel of the inspection saw it. An adapter with functions and without an IOMMU can't give them to

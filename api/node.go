@@ -58,7 +58,8 @@ type NodePort struct {
 	// ports.
 	Fabric string `json:"fabric"`
 	At     string `json:"at"`
-	// Technology is ethernet for a port on a switch that the site manages; empty: another fabric's.
+	// Technology is ethernet for a port on a switch that the site manages, and infiniband for one of an adapter that was inspected in a machine; empty:
+	// another one that the node's agent was told of.
 	Technology FabricTechnology `json:"technology,omitempty"`
 	// MAC is that of the NIC, where it is known; a member's port there has it.
 	MAC string `json:"mac,omitempty"`

@@ -104,7 +104,7 @@ func printHardware(w io.Writer, hw *api.Hardware) {
 	}
 	fmt.Fprintln(w)
 	cpu := fmt.Sprintf("%s, %s, %s, %s", hw.CPU.Model, plural(hw.CPU.Sockets, "socket"), plural(hw.CPU.Cores, "core"), plural(hw.CPU.Threads, "thread"))
-	fields(w, "Model", strings.TrimSpace(hw.Vendor+" "+hw.Product), "Serial number", hw.Serial, "Firmware version", hw.FirmwareVersion,
+	fields(w, "Model", strings.TrimSpace(hw.Vendor+" "+hw.Product), "Serial number", hw.Serial, "Firmware version", hw.FirmwareVersion, "Watchdog", hw.Watchdog,
 		"Processors", cpu, "Memory", fmt.Sprintf("%s in %s", sizeText(hw.MemoryBytes), plural(len(hw.NUMANodes), "NUMA node")))
 	if len(hw.Disks)+len(hw.NICs)+len(hw.HCAs)+len(hw.GPUs) == 0 {
 		return

@@ -234,6 +234,11 @@ func fabricPorts(network func(uid string) *api.Network, held []api.Assignment) [
 				ports = append(ports, fabricPort{p.Fabric, held[i].Node, n.FabricNumber(), n.Partition, p.At, p.Limited})
 			}
 		}
+		for _, h := range held[i].HCAs {
+			if n := network(h.Network); n != nil {
+				ports = append(ports, fabricPort{h.Fabric, held[i].Node, n.Index, api.Partition{}, h.At, false})
+			}
+		}
 	}
 	return ports
 }
@@ -311,12 +316,12 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 			Save: lifecycle.Saves(c.Record.Phase, &a), FilesDigest: own.digest, Checks: checksOf(c.Intent.Spec, a.Group),
 		}
 		if a.IsMember() {
+			m.Layers, m.LayersNumber = c.Intent.Layers, c.Intent.LayersNumber
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
 			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
 		}
 		m.GPUServer = gpuServerOf(w.held, &a)
 		m.Verify = lifecycle.VerificationOf(&c.Intent, c.Record, &a)
-			m.Layers, m.LayersNumber = c.Intent.Layers, c.Intent.LayersNumber
 		journeys.tell(c, &m)
 		add(m)
 	}

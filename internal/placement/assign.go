@@ -76,9 +76,10 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cluster %q: member %s: %w", d.Cluster, name.Member, err)
 		}
+		hcas := d.hcas(&p, name.Spare)
 		assignments = append(assignments, api.Assignment{
 			ID: id, ClusterUID: d.ClusterUID, Cluster: d.Cluster,
-			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(&p, ports), RAMBoot: p.RAMBoot, Whole: p.Whole,
+			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(&p, ports, hcas), HCAs: hcas, RAMBoot: p.RAMBoot, Whole: p.Whole,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, ReserveBytes: p.ReserveBytes, DiskBytes: p.DiskBytes, Oversubscribed: p.Oversubscribed,
 			SharesMemory: p.SharesMemory, Display: p.Display, CPUModel: p.CPUModel, UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
 			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
@@ -149,16 +150,36 @@ func CheckHost(n *api.Network, a netip.Addr) error {
 	return nil
 }
 
+// hcas are the InfiniBand ports of a whole machine, all of which are its member's: nothing on the machine could keep the member's users from one.
+func (d *Decision) hcas(p *Placed, spare bool) []api.HCAClaim {
+	if !p.Whole || spare || len(d.Networks) == 0 {
+		return nil
+	}
+	var all []api.HCAClaim
+	for _, o := range p.Ports {
+		if o.Technology == api.FabricInfiniBand {
+			all = append(all, api.HCAClaim{Network: d.Networks[0].UID, Fabric: o.Fabric, At: o.At})
+		}
+	}
+	return all
+}
+
 // cleanBy are who carries the member, and each fabric that a port is on.
-func cleanBy(placed *Placed, ports []api.PortClaim) []api.Prover {
+func cleanBy(placed *Placed, ports []api.PortClaim, hcas []api.HCAClaim) []api.Prover {
 	provers := api.ByAgents(placed.Node)
 	if placed.By != "" {
 		provers = []api.Prover{{By: placed.By, At: placed.Node}}
 	}
-	for _, p := range ports {
-		if by := (api.Prover{By: api.ExecutorFabric, At: p.Fabric}); p.Fabric != "" && !slices.Contains(provers, by) {
+	add := func(fabric string) {
+		if by := (api.Prover{By: api.ExecutorFabric, At: fabric}); fabric != "" && !slices.Contains(provers, by) {
 			provers = append(provers, by)
 		}
+	}
+	for _, p := range ports {
+		add(p.Fabric)
+	}
+	for _, h := range hcas {
+		add(h.Fabric)
 	}
 	return provers
 }
@@ -231,7 +252,7 @@ func ownPort(port *api.PortClaim, n *api.Network, p *Placed, number int, before 
 	switched := n.Technology == api.TechnologyVLAN
 	var own []api.NodePort
 	for _, o := range p.Ports {
-		if (o.Technology == api.FabricEthernet) == switched {
+		if (o.Technology == api.FabricEthernet) == switched && o.Technology != api.FabricInfiniBand {
 			own = append(own, o)
 		}
 	}

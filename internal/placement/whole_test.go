@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -306,6 +307,43 @@ func TestTheProvisionerProvesClean(t *testing.T) {
 		}
 		if len(a.CleanBy) != 1 || a.CleanBy[0] != want {
 			t.Errorf("on %s it is proved clean by %v, want by %v", a.Node, a.CleanBy, want)
+		}
+	}
+}
+
+func TestAllInfiniBandPortsOfAMachineAreItsMembersAndTheirFabricsProveThemClean(t *testing.T) {
+	network := nth(7)
+	network.Technology, network.VLAN = api.TechnologyVLAN, 2048
+	v := NewView()
+	rec := machineNode("n1", 8, 64)
+	rec.Capacity.Ports = []api.NodePort{
+		{Name: "11", Fabric: "ib0", At: "11", Technology: api.FabricInfiniBand},
+		{Name: "52:54:00:00:00:01", Fabric: "lan", At: "sw/1", Technology: api.FabricEthernet, MAC: "52:54:00:00:00:01"},
+		{Name: "12", Fabric: "ib1", At: "12", Technology: api.FabricInfiniBand},
+	}
+	v.SetNode(rec, Asleep)
+	placed, refusal := Place(v, Request{Cluster: "c", Groups: []api.Group{metal("m", 1, 1, 1)}})
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	for _, technology := range []api.Technology{api.TechnologyVLAN, api.TechnologyVXLAN} {
+		network.Technology = technology
+		all, err := Assign(placed, Decision{ClusterUID: network.UID, Cluster: "c", Generation: 1, Networks: []api.Network{network}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := all[0]
+		want := []api.HCAClaim{{Network: network.UID, Fabric: "ib0", At: "11"}, {Network: network.UID, Fabric: "ib1", At: "12"}}
+		if diff := cmp.Diff(want, a.HCAs); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", technology, diff)
+		}
+		if on := a.Ports[0].Fabric; len(a.Ports) != 1 || (technology == api.TechnologyVLAN) != (on == "lan") || on == "ib0" {
+			t.Errorf("%s: its port with an address is on fabric %q", technology, on)
+		}
+		for _, fabric := range []string{"ib0", "ib1"} {
+			if !slices.Contains(a.CleanBy, api.Prover{By: api.ExecutorFabric, At: fabric}) {
+				t.Errorf("%s: fabric %s need not prove it clean: %v", technology, fabric, a.CleanBy)
+			}
 		}
 	}
 }

@@ -31,22 +31,53 @@ func (f Fabrics) Limit(view *state.View, a *api.Assignment, phase api.MemberPhas
 			phase, message = api.MemberUnknown, fmt.Sprintf("fabric %s: %s", p.Fabric, why)
 		}
 	}
-	for _, p := range a.Ports {
-		if p.Fabric == "" {
-			continue
-		}
+	for _, p := range placesOf(view, a) {
 		attached, why := site.Unread, "this site has no executor for it"
-		if keeper, n := f[p.Fabric], view.Network(p.Network); keeper != nil && n != nil {
-			attached, why = keeper.Attached(n.FabricNumber(), p.At)
+		if keeper := f[p.fabric]; keeper != nil && p.known {
+			attached, why = keeper.Attached(p.number, p.at)
 		}
 		switch attached {
 		case site.Absent:
-			return api.MemberStarting, fmt.Sprintf("fabric %s: %s", p.Fabric, why)
+			return api.MemberStarting, fmt.Sprintf("fabric %s: %s", p.fabric, why)
 		case site.Unread:
-			phase, message = api.MemberUnknown, fmt.Sprintf("fabric %s: %s", p.Fabric, why)
+			phase, message = api.MemberUnknown, fmt.Sprintf("fabric %s: %s", p.fabric, why)
 		}
 	}
 	return phase, message
+}
+
+// fabricPlace is a port of an assignment on a fabric, in a network that the fabric knows by a number.
+type fabricPlace struct {
+	fabric, at, network string
+	number              int
+	// known: the network is stored.
+	known bool
+	// port is nil for a port of an adapter in a whole machine.
+	port *api.PortClaim
+}
+
+// placesOf are the ports of an assignment on fabrics.
+func placesOf(view *state.View, a *api.Assignment) []fabricPlace {
+	var all []fabricPlace
+	for i := range a.Ports {
+		if p := &a.Ports[i]; p.Fabric != "" {
+			n := view.Network(p.Network)
+			place := fabricPlace{fabric: p.Fabric, at: p.At, network: p.Network, known: n != nil, port: p}
+			if n != nil {
+				place.number = n.FabricNumber()
+			}
+			all = append(all, place)
+		}
+	}
+	for _, h := range a.HCAs {
+		n := view.Network(h.Network)
+		place := fabricPlace{fabric: h.Fabric, at: h.At, network: h.Network, known: n != nil}
+		if n != nil {
+			place.number = n.Index
+		}
+		all = append(all, place)
+	}
+	return all
 }
 
 // bootPorts are the provisioning ports of a whole node that a member has.
@@ -84,15 +115,14 @@ func (f Fabrics) unclean(view *state.View, a *api.Assignment, fabric string) err
 	if keeper == nil {
 		return fmt.Errorf("this site has no executor for fabric %s", fabric)
 	}
-	for _, p := range a.Ports {
-		if p.Fabric != fabric || passedOn(view, a, &p) {
+	for _, p := range placesOf(view, a) {
+		if p.fabric != fabric || p.port != nil && passedOn(view, a, p.port) {
 			continue
 		}
-		n := view.Network(p.Network)
-		if n == nil {
-			return fmt.Errorf("network %s of port %s is not stored", p.Network, p.At)
+		if !p.known {
+			return fmt.Errorf("network %s of port %s is not stored", p.network, p.at)
 		}
-		if err := keeper.Clean(n.FabricNumber(), p.At); err != nil {
+		if err := keeper.Clean(p.number, p.at); err != nil {
 			return err
 		}
 	}

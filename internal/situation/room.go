@@ -33,6 +33,8 @@ type Room struct {
 	// places are where nodes are, as of charts.
 	places map[string][]api.NodePlace
 	charts int64
+	// hosts are the cells of the InfiniBand ports that hosts have, by GUID, as of charts.
+	hosts map[string]string
 }
 
 // Update brings the room up to a view of the state and what nodes are now, and returns it. What it returns is current until the next
@@ -77,6 +79,7 @@ func (r *Room) record(view *state.View, n *state.Node) api.NodeRecord {
 		rec.VolumeSharing = Sharing(n.Agent, r.Encrypted)
 	}
 	o := Offer(view, n, r.Offers)
+	o.Capacity.Ports = slices.Concat(o.Capacity.Ports, inspectedPorts(view, n, r.hosts))
 	rec.Places, rec.VerifiedAt = r.places[n.Name], verifiedAt(n)
 	if hardware := n.Hardware(); hardware != nil {
 		rec.Disks = hardware.Disks
@@ -107,7 +110,7 @@ func nodeName(n *state.Node) string { return n.Name }
 // build makes the room from nothing.
 func (r *Room) build(view *state.View, available func(node string) placement.Availability) error {
 	r.free, r.last = nil, nil
-	r.charts, r.places = r.Fabrics.revision(), r.Fabrics.Places(view)
+	r.charts, r.places, r.hosts = r.Fabrics.revision(), r.Fabrics.Places(view), r.Fabrics.hosts()
 	r.available, r.held = map[string]placement.Availability{}, map[string]map[string]bool{}
 	nodes := make([]placement.NodeState, 0, len(view.Nodes))
 	for _, n := range view.Nodes {

@@ -105,7 +105,7 @@ func knownNodes(view *state.View, cell string) []topology.Known {
 		}
 		if hw := n.Hardware(); hw != nil {
 			for _, h := range hw.HCAs {
-				k.At = append(k.At, strings.ReplaceAll(h.GUID, ":", ""))
+				k.At = append(append(k.At, strings.ReplaceAll(h.GUID, ":", "")), h.PortGUIDs...)
 			}
 		}
 		all = append(all, k)
@@ -236,6 +236,16 @@ func (f Fabrics) ports(view *state.View, cell string, sees func(*api.Network) bo
 				}
 				all[n.UID].ports[placeOf(&p, a)] = p.Limited
 			}
+			for _, h := range a.HCAs {
+				n := view.Network(h.Network)
+				if n == nil || h.Fabric != cell || !sees(n) {
+					continue
+				}
+				if all[n.UID] == nil {
+					all[n.UID] = &wanted{network: n, number: n.Index, ports: map[string]bool{}}
+				}
+				all[n.UID].ports[h.At] = false
+			}
 		}
 	}
 	return all
@@ -253,20 +263,25 @@ type wanted struct {
 
 // addLeaving notes the ports of what is being released or is quarantined.
 func (f Fabrics) addLeaving(view *state.View, cell string, ports map[int]*wanted) {
+	leaves := func(n *api.Network, number int, at string) {
+		if ports[number] == nil {
+			ports[number] = &wanted{network: n, number: number, ports: map[string]bool{}}
+		}
+		if ports[number].leaving == nil {
+			ports[number].leaving = map[string]bool{}
+		}
+		ports[number].leaving[at] = true
+	}
 	add := func(a *api.Assignment) {
 		for _, p := range a.Ports {
-			n := view.Network(p.Network)
-			if n == nil || !f.carries(cell, n, p) {
-				continue
+			if n := view.Network(p.Network); n != nil && f.carries(cell, n, p) {
+				leaves(n, f.number(cell, n), p.At)
 			}
-			number := f.number(cell, n)
-			if ports[number] == nil {
-				ports[number] = &wanted{network: n, number: number, ports: map[string]bool{}}
+		}
+		for _, h := range a.HCAs {
+			if n := view.Network(h.Network); n != nil && h.Fabric == cell {
+				leaves(n, n.Index, h.At)
 			}
-			if ports[number].leaving == nil {
-				ports[number].leaving = map[string]bool{}
-			}
-			ports[number].leaving[p.At] = true
 		}
 	}
 	for _, c := range view.Clusters {
@@ -427,7 +442,7 @@ func (r *Room) followPlaces(view *state.View, changed, gone []*state.Node) map[s
 		return nil
 	}
 	was := r.places
-	r.charts, r.places = charts, r.Fabrics.Places(view)
+	r.charts, r.places, r.hosts = charts, r.Fabrics.Places(view), r.Fabrics.hosts()
 	moved := map[string]bool{}
 	for _, n := range view.Nodes {
 		if !slices.Equal(was[n.Name], r.places[n.Name]) {

@@ -47,15 +47,15 @@ var cellGuards = []Mutant{
 	{
 		Guard:   "a port that can't be read makes its member neither ready nor lost",
 		File:    "internal/situation/fabrics.go",
-		Find:    "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.Fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberUnknown,",
-		Replace: "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.Fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberStarting,",
+		Find:    "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberUnknown,",
+		Replace: "return api.MemberStarting, fmt.Sprintf(\"fabric %s: %s\", p.fabric, why)\n\t\tcase site.Unread:\n\t\t\tphase, message = api.MemberStarting,",
 		Test:    "./internal/controller TestAMemberIsReadyOnceItsPortsAreInTheirNetworks",
 	},
 	{
 		Guard:   "a fabric that a port is on must prove its assignment clean",
 		File:    "internal/placement/assign.go",
-		Find:    "CleanBy: cleanBy(&p, ports)",
-		Replace: "CleanBy: cleanBy(&p, nil)",
+		Find:    "CleanBy: cleanBy(&p, ports, hcas)",
+		Replace: "CleanBy: cleanBy(&p, nil, hcas)",
 		Test:    "./internal/controller TestAPortThatTwoMustProveCleanIsHeldUntilBothHave",
 	},
 	{
@@ -138,8 +138,8 @@ var cellGuards = []Mutant{
 	{
 		Guard:   "users see no partitions of others",
 		File:    "internal/situation/topology.go",
-		Find:    "|| !sees(n) {",
-		Replace: "{",
+		Find:    "!f.carries(cell, n, p) || !sees(n) {",
+		Replace: "!f.carries(cell, n, p) {",
 		Test:    "./internal/situation TestACellShowsPartitionsToThoseWhoMaySeeThem",
 	},
 	{

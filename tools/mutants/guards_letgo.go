@@ -96,7 +96,7 @@ var letGoGuards = []Mutant{
 	{
 		Guard:   "a GUID that goes along is no proof against its member",
 		File:    "internal/situation/fabrics.go",
-		Find:    `|| passedOn(view, a, &p) {`,
+		Find:    `|| p.port != nil && passedOn(view, a, p.port) {`,
 		Replace: `|| false {`,
 		Test:    "./internal/controller TestASavedMembersFunctionIsFreeAndItGoesOnWithWhatIsFreeThen",
 	},

@@ -31,11 +31,13 @@ func usual() []string {
 	}
 }
 
-// forInspection returns what only inspection and cleaning look at: more disk controllers, TPMs, HCAs, the BMC, sensors, memory errors, EFI variables.
+// forInspection returns what only inspection and cleaning look at: more disk controllers, TPMs, HCAs, the BMC, sensors, watchdogs, memory errors, EFI variables.
 func forInspection() []string {
 	return []string{
 		"smartpqi", "hpsa", "aacraid", "vmd", "mlx5_ib", "mlx4_ib", "ipmi_si", "ipmi_devintf", "ipmi_ssif", "efivarfs",
 		"tpm_tis", "tpm_crb", "mpi3mr", "pm80xx", "isci", "mvsas", "aic94xx", "sata_nv", "sata_sil24", "sata_mv", "ata_generic", "nd_pmem", "mmc_block", "sdhci_pci",
+		// Watchdogs, and what their devices hang on.
+		"i6300esb", "iTCO_wdt", "lpc_ich", "i2c_i801", "sp5100_tco", "hpwdt",
 		"coretemp", "k10temp", "amd64_edac", "sb_edac", "skx_edac", "i10nm_edac", "ie31200_edac",
 	}
 }

@@ -69,6 +69,7 @@ var parts = []part{
 	{"hcas", readHCAs},
 	{"pci", readPCI},
 	{"bmc", readBMC},
+	{"watchdog", readWatchdog},
 }
 
 // Collect finds out what the machine is made of. A part that can't be read, or whose driver does not answer in time, is left empty and told

@@ -175,3 +175,22 @@ func TestLastingVariablesOfTheFirmwareAreNoted(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestInfiniBandPortsAreKnownByTheirGUIDsAndAWatchdogByItsDriver(t *testing.T) {
+	t.Parallel()
+	const hca, pci = "sys/class/infiniband/mlx5_0", "sys/devices/pci0000:00/0000:17:00.0"
+	tree := inspectiontest.Tree{
+		pci + "/class": "0x020700\n", hca + "/device": inspectiontest.LinkTo + "../../../devices/pci0000:00/0000:17:00.0", hca + "/node_guid": "0002:c903:00a1:b2c2\n",
+		hca + "/ports/1/link_layer": "InfiniBand\n", hca + "/ports/1/state": "4: ACTIVE\n", hca + "/ports/1/gids/0": "fe80:0000:0000:0000:0002:C903:00a1:b2c3\n",
+		hca + "/ports/2/link_layer": "Ethernet\n", hca + "/ports/2/gids/0": "fe80:0000:0000:0000:0202:c9ff:fea1:b2c4\n",
+		hca + "/ports/3/link_layer": "InfiniBand\n", hca + "/ports/3/gids/0": "fe80:0000:0000:0000:0000:0000:0000:0000\n",
+		"sys/class/watchdog/watchdog0/identity": "Software Watchdog\n", "sys/class/watchdog/watchdog1/identity": "i6300ESB timer\n",
+	}
+	hw, problems := Collect(t.Context(), Source{Root: tree.Unpack(t)})
+	if len(hw.HCAs) != 1 || !slices.Equal(hw.HCAs[0].PortGUIDs, []string{"0002c90300a1b2c3"}) {
+		t.Errorf("its adapters are %+v (%v)", hw.HCAs, problems)
+	}
+	if hw.Watchdog != "i6300ESB timer" {
+		t.Errorf("its watchdog is %q", hw.Watchdog)
+	}
+}

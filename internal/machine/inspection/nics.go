@@ -85,9 +85,22 @@ func readHCAs(_ context.Context, s source) (func(*api.Hardware), []string) {
 			// The kernel writes "4: ACTIVE" and "100 Gb/sec (4X EDR)".
 			_, state, _ := strings.Cut(s.tree.Text(at+"/state"), ": ")
 			rate, _, _ := strings.Cut(s.tree.Text(at+"/rate"), " (")
-			hca.Ports = append(hca.Ports, port+": "+strings.Join([]string{s.tree.Text(at + "/link_layer"), strings.ToLower(state), rate}, ", "))
+			layer := s.tree.Text(at + "/link_layer")
+			hca.Ports = append(hca.Ports, port+": "+strings.Join([]string{layer, strings.ToLower(state), rate}, ", "))
+			if guid := portGUID(s.tree.Text(at + "/gids/0")); layer == "InfiniBand" && guid != "" {
+				hca.PortGUIDs = append(hca.PortGUIDs, guid)
+			}
 		}
 		hcas = append(hcas, hca)
 	}
 	return func(hw *api.Hardware) { hw.HCAs = hcas }, nil
+}
+
+// portGUID is the GUID in the first GID of a port, whose lower half it is (InfiniBand Architecture Specification 1.2.1, section 4.1.1); "" for none.
+func portGUID(gid string) string {
+	digits := strings.ReplaceAll(gid, ":", "")
+	if len(digits) != 32 || strings.Trim(digits[16:], "0") == "" {
+		return ""
+	}
+	return strings.ToLower(digits[16:])
 }
