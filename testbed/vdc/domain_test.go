@@ -40,6 +40,7 @@ func testMachines(t *testing.T) []*Machine {
 		{Name: "diskless", Firmware: api.FirmwareUEFI, DiskBytes: []int64{}},
 		{Name: "sriov", Firmware: api.FirmwareBIOS, SRIOV: true},
 		{Name: "kcs", Firmware: api.FirmwareBIOS, HostInterface: HostClosable},
+		{Name: "watched", Firmware: api.FirmwareBIOS, Watchdog: true},
 	}, Emulator: "/QEMU10/qemu-system-x86_64"}.complete()
 	if err != nil {
 		t.Fatal(err)

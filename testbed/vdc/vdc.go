@@ -72,6 +72,8 @@ type MachineConfig struct {
 	// HostInterface lets the machine reach its BMC by KCS. Its IPMI BMC is OpenIPMI's ipmi_sim then, which has users of its own and none of the faults of
 	// SetBMCFault; its Redfish service stays and knows nothing of those users.
 	HostInterface HostInterface
+	// Watchdog is a hardware watchdog (i6300esb) that resets the machine.
+	Watchdog bool
 	// Serial is the serial number in SMBIOS (default: "NM-" and its name), OEMStrings are those of SMBIOS type 11.
 	Serial     string
 	OEMStrings []string

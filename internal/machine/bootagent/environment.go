@@ -76,6 +76,9 @@ func (a *Agent) environment(ctx context.Context, stopDrivers func()) error {
 			a.reports.stage(readyReport(status))
 			// Drivers of what the initial RAM disk does not know, from the root itself, now that reading it costs nothing.
 			a.loadDrivers(ctx, atOnce)
+			if isMember {
+				go a.watchMachine(ctx, watchdogDevice)
+			}
 			go a.checkHealth(ctx)
 			filled = nil
 		case <-ctx.Done():
