@@ -26,31 +26,39 @@ type digested struct {
 
 // bootedManifest is that of the image this machine was booted from, when that is wholly here.
 func (s *Store) bootedManifest() (digested, error) {
-	if s.cfg.Booted == "" {
-		return digested{}, os.ErrNotExist
+	m, whole, err := s.bootedFrom()
+	if err == nil && !whole {
+		err = os.ErrNotExist
 	}
-	if _, err := os.Stat(filepath.Join(s.cfg.Booted, bootedWhole)); err != nil {
-		return digested{}, err
+	return m, err
+}
+
+// bootedFrom is that of the image this machine was booted from, whose files are in memory, and whether all of their content is there. Until then the boot
+// agent fetches it.
+func (s *Store) bootedFrom() (m digested, whole bool, err error) {
+	if s.cfg.Booted == "" {
+		return digested{}, false, os.ErrNotExist
 	}
 	data, err := os.ReadFile(filepath.Join(s.cfg.Booted, bootedManifest))
 	if err != nil {
-		return digested{}, err
+		return digested{}, false, err
 	}
 	digest := image.DigestOf(data)
-	m, err := image.Decode(data, digest)
+	manifest, err := image.Decode(data, digest)
 	if err != nil {
-		return digested{}, err
+		return digested{}, false, err
 	}
-	for i, r := range m.Roots() {
+	for i, r := range manifest.Roots() {
 		info, err := os.Stat(s.bootedPath(bootedRoot, i))
 		if err != nil {
-			return digested{}, err
+			return digested{}, false, err
 		}
 		if info.Size() < r.SizeBytes {
-			return digested{}, os.ErrNotExist
+			return digested{}, false, os.ErrNotExist
 		}
 	}
-	return digested{m, digest}, nil
+	_, err = os.Stat(filepath.Join(s.cfg.Booted, bootedWhole))
+	return digested{manifest, digest}, err == nil, nil
 }
 
 func (s *Store) bootedPath(name string, layer int) string {

@@ -87,6 +87,8 @@ type Store struct {
 	// partial are open files with some of their chunks, by blob.
 	partial map[image.Digest]*partial
 	wake    chan struct{}
+	// comes: the boot agent fetches an image that is wanted.
+	comes bool
 }
 
 // failure is why an image could not be fetched, and when that is tried again.

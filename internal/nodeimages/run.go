@@ -19,6 +19,9 @@ import (
 func (s *Store) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		s.trim(s.cfg.Keep)
+		if s.came() {
+			s.cfg.Changed()
+		}
 		want, retry, ok := s.next()
 		if ok {
 			s.fetch(ctx, want)
@@ -34,14 +37,33 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
+// came reports, once, that the image which this machine was booted from has been waited for and is wholly here.
+func (s *Store) came() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.bootedManifest()
+	came := s.comes && err == nil
+	s.comes = s.comes && !came
+	return came
+}
+
+// lookForBooted is how often it is looked whether the image that this machine was booted from is wholly here.
+const lookForBooted = 500 * time.Millisecond
+
 // next is the image to fetch now, or how long to wait for the next try of one that failed.
 func (s *Store) next() (Wanted, time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	retry := time.Hour
-	booted, bootedErr := s.bootedManifest()
+	booted, whole, bootedErr := s.bootedFrom()
 	for _, w := range s.wanted {
-		if s.whole[w.Digest] != nil || bootedErr == nil && booted.digest == w.Digest {
+		if s.whole[w.Digest] != nil {
+			continue
+		}
+		if bootedErr == nil && booted.digest == w.Digest { // a second copy would take as much memory again
+			if !whole {
+				s.comes, retry = true, min(retry, lookForBooted)
+			}
 			continue
 		}
 		if wait := time.Until(s.failed[w.Digest].retry); wait > 0 {

@@ -80,6 +80,13 @@ var layerGuards = []Mutant{
 		Test:    "./internal/nodeimages TestAMachineFetchesTheOwnLayerOfAnImageAlone",
 	},
 	{
+		Guard:   "a machine does not fetch a second copy of what it boots",
+		File:    "internal/nodeimages/run.go",
+		Find:    `if bootedErr == nil && booted.digest == w.Digest {`,
+		Replace: `if bootedErr == nil && booted.digest == w.Digest && whole {`,
+		Test:    "./internal/nodeimages TestTheImageAMachineWasBootedFromNeedsNoFetch",
+	},
+	{
 		Guard:   "files of a layer have the owners that members expect",
 		File:    "internal/agent/layers/layers.go",
 		Find:    `err := mounts.Map(own, at, ids, true)`,
