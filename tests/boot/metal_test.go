@@ -223,7 +223,6 @@ func TestAClusterOfWholeMachinesGrowsAndShrinks(t *testing.T) {
 	if want := []string{"m1-0", "m1-0", "m1-1", "m1-1"}; !slices.Equal(hosts, want) {
 		t.Errorf("four ranks ran on %v, want %v", hosts, want)
 	}
-	s.refused("can't be frozen", "cluster", "pause", "m1")
 	members := s.cluster("m1").Status.Members
 	s.run("cluster", "scale", "m1", "--size", "1")
 	s.waitUntil(members[1].Node, "clean and off", cleanDeadline, func(r api.MachineRecord) bool { return r.Phase == api.MachineOff && r.Tenant == nil && r.Clean != nil })

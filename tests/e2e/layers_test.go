@@ -18,24 +18,34 @@ func TestALibraryLayerIsAddedToARunningClusterAndTakenAway(t *testing.T) {
 	needs.Program(t, "mmdebstrap")
 	nothingLeft(t)
 	sources := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(sources, "tree/solver/bin"), 0o755); err != nil {
+	tree := filepath.Join(sources, "tree/bin")
+	if err := os.MkdirAll(tree, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{sources, filepath.Join(sources, "tree")} { // builds have a user of their own
-		if err := os.Chmod(dir, 0o755); err != nil {
+	shell, err := os.ReadFile("/bin/sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(tree, "sh"), shell, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(sources, 0o755); err != nil { // builds have a user of their own
+		t.Fatal(err)
+	}
+	recipes := t.TempDir()
+	for name, text := range map[string]string{
+		"base.yaml": "name: small\ndescription: a base\nbase: {directory: tree}\nstacks: [container]\n",
+		"solver.yaml": "name: solver\ndescription: a solver\nbase: {environment: small}\n" +
+			"files:\n  - {path: /solver/bin/solve, content: \"#!/bin/sh\\necho solved by $(hostname)\\n\", mode: \"755\"}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(recipes, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(sources, "tree/solver/bin/solve"), []byte("#!/bin/sh\necho solved by $(hostname)\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	recipe := filepath.Join(t.TempDir(), "solver.yaml")
-	if err := os.WriteFile(recipe, []byte("name: solver\ndescription: a solver\nbase: {directory: tree}\nstacks: [container]\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	s := startSite(t, 1, "--build-sources", sources)
-	s.must("env", "build", "--quiet", "-f", recipe)
-	s.must("cluster", "create", "c1", "--size", "2", "--memory", "256MiB")
+	s.must("env", "build", "--quiet", "-f", filepath.Join(recipes, "base.yaml"))
+	s.must("env", "build", "--quiet", "-f", filepath.Join(recipes, "solver.yaml"))
+	s.must("cluster", "create", "c1", "--memory", "256MiB")
 	before := s.outputOf("c1", "cat /proc/sys/kernel/random/boot_id; cat /proc/1/stat | cut -d' ' -f22")
 
 	s.must("cluster", "layer", "add", "c1", "solver", "--timeout", "1m")
@@ -46,8 +56,11 @@ func TestALibraryLayerIsAddedToARunningClusterAndTakenAway(t *testing.T) {
 	if got := s.outputOf("c1", solve+"; stat -c %U "+solve+"; touch /layers/solver/new 2>&1 || true"); !strings.HasPrefix(got, "solved by c1-0\nroot\n") || !strings.Contains(got, "Read-only file system") {
 		t.Errorf("the first member finds %q", got)
 	}
-	s.must("cluster", "scale", "c1", "--size", "3")
-	if got := s.must("cluster", "ssh", "c1", "c1-2", "--", solve); strings.TrimSpace(got) != "solved by c1-2" {
+	if got := s.outputOf("c1", "ls -A /layers/solver"); got != "solver" {
+		t.Errorf("the layer has %q, want what it adds to its base alone", got)
+	}
+	s.must("cluster", "scale", "c1", "--size", "2")
+	if got := s.must("cluster", "ssh", "c1", "c1-1", "--", solve); strings.TrimSpace(got) != "solved by c1-1" {
 		t.Errorf("a member that came later says %q", got)
 	}
 	if a := s.cli("env", "delete", "solver"); a.code != exitConflict || !strings.Contains(a.err, "cluster c1") {
@@ -67,18 +80,17 @@ func TestALibraryLayerIsAddedToARunningClusterAndTakenAway(t *testing.T) {
 		return c.Status.Phase == api.ClusterReady && len(c.Status.Layers) == 1 && c.Status.Layers[0].State == api.LayerReady
 	})
 
-	s.outputOf("c1", "cd /layers/solver/solver && { sleep 1000 >/dev/null 2>&1 & echo $! > ~/holder; }")
+	s.must("cluster", "ssh", "c1", "c1-0", "--", "cd /layers/solver/solver && { sleep 1000 >/dev/null 2>&1 & echo $! > ~/holder; }")
 	a := s.cli("cluster", "layer", "remove", "c1", "solver", "--timeout", "10s")
 	if a.code == 0 || !strings.Contains(a.err, "files of /layers/solver are still open in member c1-0") || !strings.Contains(a.err, `"sleep" (PID `) {
 		t.Errorf("removing a layer that is used: exit code %d: %s%s", a.code, a.out, a.err)
 	}
-	if got := s.outputOf("c1", "kill $(cat ~/holder)"); got != "" {
-		t.Errorf("ending what uses it says %q", got)
-	}
+	s.must("cluster", "ssh", "c1", "c1-0", "--", "kill $(cat ~/holder)")
 	s.must("cluster", "layer", "remove", "c1", "solver", "--timeout", "1m")
 	if got := s.outputOf("c1", "test -e "+solve+" || echo gone"); got != "gone" {
 		t.Errorf("after its removal: %q", got)
 	}
 	s.must("env", "delete", "solver")
+	s.must("env", "delete", "small")
 	s.must("cluster", "delete", "c1", "--yes")
 }
