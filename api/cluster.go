@@ -71,6 +71,8 @@ type Group struct {
 	GPU GPURequest `json:"gpu,omitempty"`
 	// LocalDisks are disks that the machine of each member has. They are for whole machines.
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
+	// Datasets are datasets of the cluster's project that members have, read-only, at /datasets/NAME; at most 8.
+	Datasets []string `json:"datasets,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -166,6 +168,7 @@ type ClusterRequest struct {
 	GPU          GPURequest   `json:"gpu,omitempty"`
 	// LocalDisks are as in Group.
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
+	Datasets   []string      `json:"datasets,omitempty"`
 	Checks     []Check       `json:"checks,omitempty"`
 }
 

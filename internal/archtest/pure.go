@@ -25,6 +25,7 @@ var planners = []planner{
 	{"internal/machine/compatibility", []string{"./api"}},
 	{"internal/machine/cleaning/plan", nil},
 	{"internal/volume/plan", []string{"./api", "./internal/resource", "./internal/volume"}},
+	{"internal/dataset/plan", []string{"./api", "./internal/dataset"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement", "./internal/resource", "./internal/volume/plan"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
