@@ -25,6 +25,10 @@ const (
 type fetch struct {
 	store *Store
 	want  Wanted
+	// file is what is fetched in place of an image, from peers alone; nil: it is an image.
+	file *File
+	// arrived is called with the bytes of each piece; nil: nobody counts.
+	arrived func(bytes int64)
 	// served and peered count the bytes that came from the server and from peers.
 	served, peered atomic.Int64
 
@@ -168,7 +172,11 @@ func (f *fetch) small(ctx context.Context, d image.Digest, most int64) ([]byte, 
 	if data, err := os.ReadFile(path); err == nil && image.DigestOf(data) == d {
 		return data, nil
 	}
-	data, err := f.read(ctx, f.server(), d, most)
+	var data []byte
+	err := errNoPeer
+	if f.file == nil {
+		data, err = f.read(ctx, f.server(), d, most)
+	}
 	for _, url := range f.livePeers() {
 		if err == nil || ctx.Err() != nil {
 			break

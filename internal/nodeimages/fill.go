@@ -46,7 +46,7 @@ func (f *fetch) fill(ctx context.Context, p *partial) error {
 	g := &filling{fetch: f, p: p, offers: map[string][]byte{}, resting: map[string]time.Time{}, moved: time.Now()}
 	var workers sync.WaitGroup
 	defer workers.Wait()
-	for i := range serverWorkers {
+	for i := range f.serverWorkers() {
 		workers.Go(func() {
 			if err := g.fromServer(ctx, i); err != nil {
 				cancel(err)
@@ -66,6 +66,14 @@ func (f *fetch) fill(ctx context.Context, p *partial) error {
 		case <-changes:
 		}
 	}
+}
+
+// serverWorkers is how many fetch from the server: none where only peers have what is fetched.
+func (f *fetch) serverWorkers() int {
+	if f.file != nil {
+		return 0
+	}
+	return serverWorkers
 }
 
 // fromServer fetches from the server until nothing is missing. It is one of several; only the first goes on while there are peers.

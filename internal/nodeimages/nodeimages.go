@@ -86,9 +86,11 @@ type Store struct {
 	failed map[image.Digest]failure
 	// partial are open files with some of their chunks, by blob.
 	partial map[image.Digest]*partial
-	wake    chan struct{}
 	// comes: the boot agent fetches an image that is wanted.
 	comes bool
+	// files are those that other nodes may read besides images, and lists their chunk lists, by digest.
+	files, lists map[image.Digest]File
+	wake         chan struct{}
 }
 
 // failure is why an image could not be fetched, and when that is tried again.

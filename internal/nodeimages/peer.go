@@ -114,6 +114,9 @@ func (p *PeerServer) blob(w http.ResponseWriter, r *http.Request, d image.Digest
 		path = part.path
 	}
 	f, err := os.Open(path)
+	if os.IsNotExist(err) {
+		f, err = s.openFile(d)
+	}
 	if os.IsNotExist(err) && part != nil { // it became whole just now
 		f, err = os.Open(s.blob(d))
 	}
@@ -135,7 +138,7 @@ func (p *PeerServer) bitmap(w http.ResponseWriter, r *http.Request, d image.Dige
 	s := p.store
 	s.mu.Lock()
 	part := s.partial[d]
-	var whole int64
+	whole := s.files[d].Root.SizeBytes
 	for _, m := range s.whole {
 		for _, root := range m.Roots() {
 			if root.Digest == d {

@@ -91,10 +91,7 @@ func (s *Store) fetch(ctx context.Context, w Wanted) {
 	err := f.run(ctx)
 	s.mu.Lock()
 	s.active, s.cancel = nil, nil
-	for d, p := range s.partial {
-		p.close()
-		delete(s.partial, d)
-	}
+	s.forget(f)
 	if err != nil && ctx.Err() == nil {
 		before := s.failed[w.Digest]
 		pause := min(time.Second<<min(before.count, 5), 30*time.Second)
@@ -197,6 +194,9 @@ func (s *Store) collect() {
 		if m, err := s.manifest(w.Digest); err == nil {
 			use(w.Digest, m)
 		}
+	}
+	for d, p := range s.partial { // files that come from other nodes are no images
+		used[d.Hex()], used[p.root.Chunks.Digest.Hex()] = true, true
 	}
 	for _, dir := range []string{dirBlobs, dirPartial} {
 		entries, err := os.ReadDir(filepath.Join(s.cfg.Dir, dir))

@@ -117,6 +117,9 @@ func (f *fetch) chunks(ctx context.Context, from source, p *partial, first, n in
 			return fmt.Errorf("%s: chunk %d of %s: %w", from, i, short(p.root.Digest), err)
 		}
 		count(int64(len(data)))
+		if f.arrived != nil {
+			f.arrived(int64(len(data)))
+		}
 		f.came()
 	}
 	return nil
