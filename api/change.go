@@ -8,10 +8,12 @@ type Kind string
 // security group. Tokens, candidates and enrollment tokens are visible to administrators only.
 const (
 	// KindAddress is a floating address.
-	KindAddress     Kind = "address"
-	KindBuild       Kind = "build"
-	KindCandidate   Kind = "candidate"
-	KindCluster     Kind = "cluster"
+	KindAddress   Kind = "address"
+	KindBuild     Kind = "build"
+	KindCandidate Kind = "candidate"
+	KindCluster   Kind = "cluster"
+	// KindDataset is a dataset, by its UID. What nodes report of its replicas is no change of it.
+	KindDataset     Kind = "dataset"
 	KindEnrollToken Kind = "enroll-token"
 	KindEnvironment Kind = "environment"
 	KindJob         Kind = "job"
@@ -29,7 +31,7 @@ const (
 // Kinds returns all kinds, in order.
 func Kinds() []Kind {
 	return []Kind{
-		KindAddress, KindBuild, KindCandidate, KindCluster, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
+		KindAddress, KindBuild, KindCandidate, KindCluster, KindDataset, KindEnrollToken, KindEnvironment, KindJob, KindNetwork, KindNode, KindProject, KindSecurityGroup, KindShape,
 		KindToken, KindVolume,
 	}
 }

@@ -225,6 +225,43 @@ func (c *Client) AuditFabric(ctx context.Context, name string) (api.FabricAudit,
 
 func fabric(name string) string { return "/v1/fabrics/" + url.PathEscape(name) }
 
+// Datasets returns all datasets that the token may see.
+func (c *Client) Datasets(ctx context.Context) ([]api.DatasetStatus, error) {
+	return items[api.DatasetStatus](ctx, c, "/v1/datasets")
+}
+
+// CreateDataset makes a dataset of a project.
+func (c *Client) CreateDataset(ctx context.Context, req api.DatasetRequest) (api.DatasetStatus, error) {
+	return answer[api.DatasetStatus](ctx, c, http.MethodPost, "/v1/datasets", req)
+}
+
+// Dataset returns the dataset with a name (NAME or PROJECT.NAME) or UID.
+func (c *Client) Dataset(ctx context.Context, name string) (api.DatasetStatus, error) {
+	return answer[api.DatasetStatus](ctx, c, http.MethodGet, dataset(name), nil)
+}
+
+// ReplicateDataset has nodes keep a replica of a dataset.
+func (c *Client) ReplicateDataset(ctx context.Context, name string, nodes []string) (api.DatasetStatus, error) {
+	return answer[api.DatasetStatus](ctx, c, http.MethodPost, dataset(name)+"/replicate", api.DatasetNodes{Nodes: nodes})
+}
+
+// EvictDataset removes the replicas of a dataset from nodes; none: from all.
+func (c *Client) EvictDataset(ctx context.Context, name string, nodes []string) (api.DatasetStatus, error) {
+	return answer[api.DatasetStatus](ctx, c, http.MethodPost, dataset(name)+"/evict", api.DatasetNodes{Nodes: nodes})
+}
+
+// CheckDataset has all replicas of a dataset verified again.
+func (c *Client) CheckDataset(ctx context.Context, name string) (api.DatasetStatus, error) {
+	return answer[api.DatasetStatus](ctx, c, http.MethodPost, dataset(name)+"/check", nil)
+}
+
+// DeleteDataset deletes a dataset that no cluster asks for.
+func (c *Client) DeleteDataset(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodDelete, dataset(name), nil, nil)
+}
+
+func dataset(name string) string { return "/v1/datasets/" + url.PathEscape(name) }
+
 // SecurityGroups returns all security groups that the token may see.
 func (c *Client) SecurityGroups(ctx context.Context) ([]api.SecurityGroupStatus, error) {
 	return items[api.SecurityGroupStatus](ctx, c, "/v1/security-groups")

@@ -66,6 +66,9 @@ type Config struct {
 	ImagesChanged <-chan struct{}
 	// Layers mounts layers of Images for members; nil: members have none here.
 	Layers Layers
+	// Datasets keeps the node's replicas of datasets; nil: it has none. DatasetsChanged signals a change of its states.
+	Datasets        Datasets
+	DatasetsChanged <-chan struct{}
 	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
@@ -219,6 +222,9 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.cfg.Images != nil {
 		a.work.Go(func() { a.cfg.Images.Run(ctx) })
 	}
+	if a.cfg.Datasets != nil {
+		a.work.Go(func() { a.cfg.Datasets.Run(ctx) })
+	}
 	go a.connect(ctx)
 	a.loop(ctx)
 	a.work.Wait()
@@ -241,6 +247,7 @@ func (a *Agent) loop(ctx context.Context) {
 			a.drain()
 		case <-a.wake.C:
 		case <-a.cfg.ImagesChanged:
+		case <-a.cfg.DatasetsChanged:
 		case <-audit.C:
 			a.audit(ctx)
 			a.lookAtVolumes(ctx, a.cfg.Clock.Now())
@@ -304,6 +311,7 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	a.wantVolumes(d)
 	a.wantSharings(d)
 	a.wantImages(d)
+	a.wantDatasets(d)
 	a.wantBuilds(ctx, d)
 	return nil
 }

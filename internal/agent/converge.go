@@ -30,6 +30,7 @@ func (a *Agent) converge(ctx context.Context) {
 	a.serveNames()
 	a.convergeVolumes(ctx, now)
 	a.convergeSharings(ctx, now)
+	a.useDatasets()
 	for _, m := range a.members {
 		switch {
 		case m.busy:
@@ -207,7 +208,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.message = a.networks.problem
 		return // applying the networks wakes the loop
 	}
-	if !a.imageReady(m) || !a.volumesReady(m) {
+	if !a.imageReady(m) || !a.volumesReady(m) || !a.datasetsReady(m) {
 		return
 	}
 	m.ready, m.unhealthy, m.cut, m.hung, m.exit, m.recovered = false, "", "", "", "", time.Time{}

@@ -193,6 +193,7 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			}
 			a.placeVolumes(w)
 			a.placeLayers(w)
+			a.placeDatasets(w)
 			m.mountsChanged(&w.Member)
 			w.ControlDir = a.controlDir(id)
 			if s := w.GPUServer; s != nil && s.Node == a.cfg.Node.Name {
@@ -424,6 +425,7 @@ func (a *Agent) report() {
 	}
 	o.Volumes, o.PurgedVolumes = a.observedVolumes()
 	o.Sharings = a.observedSharings()
+	o.Datasets = a.observedDatasets()
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {

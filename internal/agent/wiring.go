@@ -15,6 +15,8 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/dataset/replica"
+	"github.com/nearmetal/nearmetal/internal/dataset/transfer"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/environment/build"
 	"github.com/nearmetal/nearmetal/internal/nodeimages"
@@ -52,6 +54,9 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		return nil, nil, err
 	}
 	cfg.Images, cfg.ImagesChanged = store, changed
+	if err := openDatasets(cfg, opts, store); err != nil {
+		return nil, nil, err
+	}
 	cfg.Blobs = serverBlobs{server: cfg.Server, client: client}
 	if opts.Builder != config.BuilderOff {
 		program, err := os.Executable()
@@ -72,6 +77,26 @@ func openImages(ctx context.Context, cfg *Config, opts config.Agent, underlay ne
 		}
 	}
 	return store, end, nil
+}
+
+// openDatasets opens the node's replicas of datasets and adds them to cfg. They go from node to node as images do.
+func openDatasets(cfg *Config, opts config.Agent, images *nodeimages.Store) error {
+	changed := make(chan struct{}, 1)
+	store, err := replica.Open(replica.Config{
+		Dir: filepath.Join(cfg.StateDir, "datasets"), MaxBytes: opts.DatasetBytes, ReserveBytes: reserveBytes, Peers: images, Log: cfg.Log,
+		Fetcher: transfer.New(transfer.Config{BytesPerSecond: opts.DatasetRate}),
+		Changed: func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	cfg.Datasets, cfg.DatasetsChanged = store, changed
+	return nil
 }
 
 // openResponder adds the answers to DHCP and DNS to cfg. The returned function ends them.

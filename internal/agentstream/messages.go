@@ -12,6 +12,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/changedfiles/choice"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -211,6 +212,8 @@ type Desired struct {
 	Volumes []volume.Volume
 	// Sharings are how volumes cross from and to the node, by cluster. One that is no longer named ends once no member needs it.
 	Sharings []volume.Sharing
+	// Datasets are what the node is to do about datasets. A replica of one that is not named stays until room is needed.
+	Datasets []dataset.Wanted
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
 	PowerOff *PowerOff
 }
@@ -275,6 +278,8 @@ type Member struct {
 	Checks []api.Check `json:"checks,omitempty"`
 	// Layers are those that the member has beside its root (driver.Member.LayersNumber).
 	Layers []api.Layer `json:"layers,omitempty"`
+	// Datasets are those that the member has, read-only.
+	Datasets []dataset.Claim `json:"datasets,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
 }
@@ -308,7 +313,9 @@ type Observed struct {
 	PurgedVolumes []string
 	// Sharings are what was found of volumes that cross from and to the node.
 	Sharings []volume.SharingState
-	// PeerURL is where this node serves the images it holds to other nodes; empty when it does not.
+	// Datasets are those that the node was told of, or has.
+	Datasets []dataset.State
+	// PeerURL is where this node serves the images and datasets it holds to other nodes; empty when it does not.
 	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.
 	PowerOffProblem string

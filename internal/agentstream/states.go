@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/volume"
@@ -30,6 +31,7 @@ type desiredParts struct {
 	Builds   []api.Build
 	Volumes  []volume.Volume
 	Sharings []volume.Sharing
+	Datasets []dataset.Wanted
 
 	// Shares and Wanted are sent, Texts and Members arrive in their place.
 	Shares  []*Share
@@ -91,6 +93,7 @@ func desiredLists() []list[desiredParts] {
 		listOf("build", func(d *desiredParts) *[]api.Build { return &d.Builds }, func(b *api.Build) string { return b.RunID() }),
 		listOf("volume", func(d *desiredParts) *[]volume.Volume { return &d.Volumes }, func(v *volume.Volume) string { return v.UID }),
 		listOf("sharing", func(d *desiredParts) *[]volume.Sharing { return &d.Sharings }, func(s *volume.Sharing) string { return s.ClusterUID }),
+		listOf("dataset", func(d *desiredParts) *[]dataset.Wanted { return &d.Datasets }, func(w *dataset.Wanted) string { return w.UID }),
 	}
 }
 
@@ -107,7 +110,7 @@ type place struct {
 // apart takes a desired state apart. names is that of the state before; the new state's is returned.
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
-		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes), Sharings: slices.Clone(d.Sharings),
+		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes), Sharings: slices.Clone(d.Sharings), Datasets: slices.Clone(d.Datasets),
 		Shares: d.shares(), Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
@@ -192,7 +195,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings,
+		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings, Datasets: parts.Datasets,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
 	d.Peers, d.Groups, d.Files = sharesOf(parts.Texts, selves)
@@ -241,6 +244,7 @@ func observedLists() []list[Observed] {
 		listOf("volume", func(o *Observed) *[]volume.State { return &o.Volumes }, func(v *volume.State) string { return v.UID }),
 		listOf("purged-volume", func(o *Observed) *[]string { return &o.PurgedVolumes }, itself),
 		listOf("sharing", func(o *Observed) *[]volume.SharingState { return &o.Sharings }, func(s *volume.SharingState) string { return s.ClusterUID }),
+		listOf("dataset", func(o *Observed) *[]dataset.State { return &o.Datasets }, func(s *dataset.State) string { return s.UID }),
 	}
 }
 

@@ -69,6 +69,8 @@ func (s *Server) applyCluster(ctx context.Context, in *applyInput) (*body[api.Ap
 	switch {
 	case errors.Is(err, state.ErrNotFound):
 		return nil, noCluster(in.Name)
+	case errors.Is(err, state.ErrNoDataset):
+		return nil, fail(codeUnknownDataset, "%v; it was deleted meanwhile", err)
 	case errors.Is(err, state.ErrNoSecurityGroup):
 		return nil, fail(codeUnknownSecurityGroup, "%v; it was deleted meanwhile", err)
 	case err != nil:
@@ -175,6 +177,9 @@ func (s *Server) applyTo(ctx context.Context, c *state.Cluster, intent *api.Clus
 		if err := knownSecurityGroups(want.Spec, projectOr(intent.Project), s.cfg.Reader.View()); err != nil {
 			return nil, err
 		}
+		if err := knownDatasets(want.Spec, projectOr(intent.Project), s.cfg.Reader.View()); err != nil {
+			return nil, err
+		}
 		if err := s.canGrow(c, was.Spec, *intent, intent.Spec.Queue); err != nil {
 			return nil, err
 		}
@@ -224,6 +229,7 @@ func unchangeable(was, want api.ClusterSpec) error {
 		differ(path+".node_selector", selector(g), selector(w))
 		differ(path+".networks", networkNames(g), networkNames(w))
 		differ(path+".local_disks", g.LocalDisks, w.LocalDisks)
+		differ(path+".datasets", datasetsText(g), datasetsText(w))
 	}
 	if len(problems) == 0 {
 		return nil

@@ -116,6 +116,9 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := knownSecurityGroups(want.Spec, project, view); err != nil {
 		return none, err
 	}
+	if err := knownDatasets(want.Spec, project, view); err != nil {
+		return none, err
+	}
 	withDisks(want.Spec, api.ClusterSpec{}, view)
 	if err := knownHere(project, want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err
@@ -154,6 +157,8 @@ func (s *Server) storeCluster(ctx context.Context, intent api.ClusterIntent) (ap
 		return api.Cluster{}, s.clusterExists(ctx, intent.Name)
 	case errors.Is(err, state.ErrNoProject):
 		return api.Cluster{}, noProject(intent.Project)
+	case errors.Is(err, state.ErrNoDataset):
+		return api.Cluster{}, fail(codeUnknownDataset, "%v; it was deleted meanwhile", err)
 	case errors.Is(err, state.ErrNoSecurityGroup):
 		return api.Cluster{}, fail(codeUnknownSecurityGroup, "%v; it was deleted meanwhile", err)
 	case errors.Is(err, state.ErrNoNetwork):

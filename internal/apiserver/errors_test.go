@@ -22,6 +22,8 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/apiserver"
 	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
+	"github.com/nearmetal/nearmetal/internal/dataset"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -253,6 +255,30 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 				send(t, s, request{method: "POST", path: "/v1/security-groups", body: fmt.Sprintf(`{"name":"group%d"}`, i)})
 			}
 			return send(t, s, request{method: "POST", path: "/v1/security-groups", body: `{"name":"more"}`})
+		}},
+		{"dataset_not_found", `"none" does not exist`, func() *http.Response {
+			return send(t, s, request{method: "GET", path: "/v1/datasets/none"})
+		}},
+		{"unknown_dataset", `dataset "none" of group "reader"`, func() *http.Response {
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["none"]}`})
+		}},
+		{"dataset_exists", `"events" already exists`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("events")})
+			return send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("events")})
+		}},
+		{"dataset_in_use", `by 1 cluster (reader)`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["events"]}`})
+			return send(t, s, request{method: "DELETE", path: "/v1/datasets/events"})
+		}},
+		{"replica_in_use", `members on n1 have dataset "events"`, func() *http.Response {
+			s.Live.SayDatasets(plan.Node{Name: "n1", States: []dataset.State{{UID: s.Cache.View().Dataset("events").UID, Whole: true, InUse: true}}})
+			return send(t, s, request{method: "POST", path: "/v1/datasets/events/evict", body: `{}`})
+		}},
+		{"too_many_datasets", `has 64 datasets`, func() *http.Response {
+			for i := range 63 {
+				send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText(fmt.Sprint("set", i))})
+			}
+			return send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("more")})
 		}},
 		{"no_floating_pool", `--floating-pool PREFIX`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/addresses", body: `{}`})
@@ -664,4 +690,9 @@ func submitted(t *testing.T, s *apiservertest.Site, cluster string, count int) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// datasetText is the request for a dataset of one file.
+func datasetText(name string) string {
+	return fmt.Sprintf(`{"name":%q,"files":[{"urls":["https://data.example/run1.root"],"adler32":"0a1b2c3d"}]}`, name)
 }

@@ -110,6 +110,8 @@ func TestEveryKindOfObjectIsReportedFromItsFirstToItsLastChange(t *testing.T) {
 	step(func() { reach(s.repo.DeleteProject(ctx, "p1")) }, "delete project p1")
 	step(func() { reach(s.repo.CreateSecurityGroup(ctx, api.SecurityGroup{Name: "web", UID: "ug"})) }, "put security-group ug")
 	step(func() { reach(s.repo.DeleteSecurityGroup(ctx, "web")) }, "delete security-group ug")
+	step(func() { reach(s.repo.CreateDataset(ctx, api.Dataset{Name: "events", UID: "ud"})) }, "put dataset ud")
+	step(func() { reach(s.repo.DeleteDataset(ctx, "events")) }, "delete dataset ud")
 	step(func() {
 		reach(s.repo.CreateVolume(ctx, api.VolumeIntent{Name: "data", UID: "uv"}, func([]api.VolumeIntent) error { return nil }))
 	}, "put volume uv")

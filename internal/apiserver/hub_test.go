@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
@@ -45,6 +46,7 @@ func (*spoken) OnMachine(*api.Assignment) (api.MemberPhase, string, bool) { retu
 
 func (*spoken) Boot(*api.Assignment) string                     { return "" }
 func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
+func (*spoken) Datasets() []plan.Node                           { return nil }
 func (*spoken) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (*spoken) Layers(*api.Assignment) int64                    { return 0 }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }

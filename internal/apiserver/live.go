@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/situation"
 )
 
@@ -26,6 +27,8 @@ type Live interface {
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
+	// Datasets returns what nodes say of datasets.
+	Datasets() []plan.Node
 	// Changed returns a channel that is closed at the next change of what Member or Node return. Take the channel first,
 	// then read: so no change is missed.
 	Changed() <-chan struct{}

@@ -25,6 +25,9 @@ func storedNotes(before, after *state.View) []note {
 		notesOf(api.KindSecurityGroup, before.SecurityGroups, after.SecurityGroups, func(g *api.SecurityGroup) (string, owner) {
 			return g.UID, owner{project: projectOr(g.Project)}
 		}),
+		notesOf(api.KindDataset, before.Datasets, after.Datasets, func(d *api.Dataset) (string, owner) {
+			return d.UID, owner{project: projectOr(d.Project)}
+		}),
 		notesOf(api.KindVolume, before.Volumes, after.Volumes, ofVolume),
 		notesOf(api.KindAddress, before.Addresses, after.Addresses, func(a *api.FloatingAddress) (string, owner) {
 			return a.Address.String(), owner{project: projectOr(a.Project)}

@@ -63,6 +63,8 @@ func bounds() map[string]map[string]property {
 		"SecurityGroupRequest": {
 			"name": text(1, manifest.MaxSecurityGroupName, manifest.LabelPattern), "project": projectName, "rules": rules,
 		},
+		"DatasetRequest": {"name": label, "project": projectName, "files": list(1, api.MaxDatasetFiles, nil)},
+		"DatasetNodes":   {"nodes": distinct(list(0, 1000, label))},
 		"VolumeRequest": {
 			"name": text(1, manifest.MaxVolumeName, manifest.LabelPattern), "project": projectName, "files": between(0, manifest.MaxVolumeFiles),
 			"access": enum(manifest.VolumeAccesses()), "node": label, "from": text(1, manifest.MaxVolumeFrom, volumeFromPattern),

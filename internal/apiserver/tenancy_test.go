@@ -52,6 +52,8 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/volumes/{name}/snapshots": "change", "DELETE /v1/volumes/{name}/snapshots/{snapshot}": "change",
 	"POST /v1/volumes/{name}/snapshots/{snapshot}/restore": "change", "GET /v1/volumes/{name}/backup": "run",
 	"POST /v1/volumes/{name}/content": "change", "DELETE /v1/volumes/{name}/content": "change",
+	"GET /v1/datasets": "read", "POST /v1/datasets": "change", "GET /v1/datasets/{name}": "read", "DELETE /v1/datasets/{name}": "change",
+	"POST /v1/datasets/{name}/check": "change", "POST /v1/datasets/{name}/evict": "change", "POST /v1/datasets/{name}/replicate": "change",
 	"GET /v1/security-groups": "read", "POST /v1/security-groups": "change", "GET /v1/security-groups/{name}": "read",
 	"POST /v1/security-groups/{name}/rules": "change", "POST /v1/networks/{name}/records": "change", "DELETE /v1/security-groups/{name}": "change",
 	"GET /v1/nodes": "read", "GET /v1/nodes/{name}": "read",

@@ -156,7 +156,7 @@ when it is known, the latest start. Ctrl-C ends only the wait.`,
 }
 
 // fileOnly are the flags that a file replaces.
-var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma", "gpu", "local-disk", "home", "volume"}
+var fileOnly = []string{"size", "shape", "cores", "memory", "stack", "env", "egress", "label", "node-selector", "time-limit", "queue", "priority", "project", "spares", "network", "security-group", "rate", "dscp", "interface", "technology", "cell", "limited", "share-memory", "display", "cpu-model", "disk", "user-data", "huge-pages", "interconnect", "min-rate", "rdma", "gpu", "local-disk", "home", "volume", "dataset"}
 
 func createArgs(cmd *cobra.Command, args []string, file string) error {
 	switch {
@@ -279,6 +279,8 @@ func asFlags(invalid *manifest.Invalid) *manifest.Invalid {
 			switch {
 			case field == "home":
 				p.Location = "--home"
+			case strings.HasPrefix(field, "datasets"):
+				p.Location = "--dataset"
 			case strings.HasPrefix(field, "volumes"):
 				p.Location = "--volume"
 			}

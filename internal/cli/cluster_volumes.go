@@ -13,11 +13,14 @@ import (
 type storageFlags struct {
 	home    string
 	volumes []string
+	// datasets are names.
+	datasets []string
 }
 
 func (f *storageFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.home, "home", "", "home of its members: cluster, a directory that is deleted with it; SIZE or cluster:SIZE, a volume of this size that is deleted with it; user or user:SIZE, your persistent home in the project, made with this size if it does not exist (10GiB by default); or none, a private directory of each member (default: cluster)")
 	cmd.Flags().StringArrayVar(&f.volumes, "volume", nil, "volume of the project that its members have attached, NAME[:PATH][:ro]: at /volumes/NAME or PATH, and read-only with ro; may be repeated")
+	cmd.Flags().StringArrayVar(&f.datasets, "dataset", nil, "dataset of the project that its members have at /datasets/NAME, read-only; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("home", cobra.FixedCompletions([]string{api.HomeOfCluster, api.HomeOfUser, api.HomeNone}, cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -45,6 +48,9 @@ func (f *storageFlags) fields(cmd *cobra.Command, req *api.ClusterRequest) ([]st
 			return nil, err
 		}
 		req.Volumes = append(req.Volumes, v)
+	}
+	if req.Datasets = f.datasets; len(f.datasets) > 0 {
+		given = append(given, "datasets")
 	}
 	return given, nil
 }

@@ -88,3 +88,30 @@ func fileProblem(path string, err error) string {
 		return fmt.Sprintf("can't read %s: %v", path, err)
 	}
 }
+
+// byteCount makes a size the value of a flag; 0 is no limit.
+type byteCount struct{ value *int64 }
+
+// String is empty for none, so that help shows no default.
+func (b byteCount) String() string {
+	if b.value == nil || *b.value == 0 {
+		return ""
+	}
+	return api.Bytes(*b.value).String()
+}
+
+// Set reads a size above 0.
+func (b byteCount) Set(text string) error {
+	bytes, err := api.ParseBytes(text)
+	switch {
+	case err != nil:
+		return err
+	case bytes <= 0:
+		return fmt.Errorf("%q is not above 0", text)
+	}
+	*b.value = int64(bytes)
+	return nil
+}
+
+// Type names the kind of value in help.
+func (b byteCount) Type() string { return "size" }

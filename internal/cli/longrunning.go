@@ -333,8 +333,15 @@ func energyFlags(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().StringVar(&opts.EnergyFile, "energy-sources", "", "file with further sources of energy readings: outlets of power distribution units (SNMP), a program")
 }
 
-// volumePoolFlags adds the options about where the node's volumes are.
+// datasetFlagsOfNode adds the options about the node's replicas of datasets.
+func datasetFlagsOfNode(cmd *cobra.Command, opts *config.Agent) {
+	cmd.Flags().Var(byteCount{&opts.DatasetBytes}, "dataset-size", "room for replicas of datasets, like 200GiB; those that nobody uses go first (default: what the disk has)")
+	cmd.Flags().Var(byteCount{&opts.DatasetRate}, "dataset-rate", "what the node fetches of datasets from their sources in a second, all together, like 50MiB (default: no limit)")
+}
+
+// volumePoolFlags adds the options about where the node's volumes are, and how much of its disk datasets get.
 func volumePoolFlags(cmd *cobra.Command, opts *config.Agent, size, thinPool *string) {
+	datasetFlagsOfNode(cmd, opts)
 	cmd.Flags().StringVar(size, "volume-pool-size", "", "size of the file that holds volumes, like 200GiB, where the state directory is on neither XFS nor Btrfs; off keeps no volumes on this node (default: a tenth of its disk, at most 64GiB)")
 	cmd.Flags().StringVar(thinPool, "volume-pool-lvm", "", "thin pool of LVM that holds volumes, like vg0/volumes, for this node alone among nodes; the logical volumes of others in it stay as they are (default: volumes are kept in the state directory)")
 	cmd.Flags().BoolVar(&opts.VolumePoolSparse, "volume-pool-sparse", false, "let the file that holds volumes take room on the disk as they are written; members' writes fail when the disk is full")

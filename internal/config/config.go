@@ -249,6 +249,8 @@ type Agent struct {
 	PeerListen string
 	// KeepImages is how many images that nothing needs any more are kept while there is room.
 	KeepImages int
+	// DatasetBytes bounds the replicas of datasets on the node, and DatasetRate the bytes per second that it fetches of them from sources; 0: no bound.
+	DatasetBytes, DatasetRate int64
 	// Builder tells whether the node offers to build environments.
 	Builder Builder
 	// BuildSources is the folder below which recipes' files, directories and archives are read; empty: recipes can name none.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/fabric/site"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
@@ -57,6 +58,8 @@ type Agents interface {
 	Faults(node string) (api.HardwareFaults, bool)
 	// Builds are the last reports from connected nodes about builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
+	// Datasets are the last reports from connected nodes about datasets.
+	Datasets() []plan.Node
 	// Holders are the nodes that hold an image, and those that fetch it, with the URLs they serve it at.
 	Holders(digest image.Digest) (whole, fetching map[string]string)
 }
@@ -75,6 +78,8 @@ type Config struct {
 	Pool        placement.Pool
 	// Pool6 is where IPv6 subnets of networks come from.
 	Pool6 placement.Pool6
+	// Unseal opens the credentials of datasets' sources; nil: those that ask for one can't be fetched.
+	Unseal func(uid string, sealed []byte) ([]byte, error)
 	// FloatingPool is where floating addresses come from. Connections is how many tracked connections a project may have on a node; 0 is the default.
 	FloatingPool []netip.Prefix
 	// VLANs are the VLAN IDs that networks can have, PKeys the partition keys.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/image"
@@ -53,6 +54,10 @@ type desiredStates struct {
 	volumesSeen [2]any
 	// sharings are the orders to nodes about volumes that cross between them. agents have the reports of what nodes did.
 	sharings map[string][]volume.Sharing
+	// datasets are what nodes are told of datasets, and credentials the opened ones, by UID.
+	datasets    map[string][]dataset.Wanted
+	credentials map[string]*api.DatasetCredential
+	unseal      func(uid string, sealed []byte) ([]byte, error)
 	// claimants are the clusters that have to do with volumes.
 	claimants claimants
 	agents    Agents
@@ -85,7 +90,7 @@ func newDesiredStates(cfg Config) *desiredStates {
 		holders: cfg.Agents.Holders, agents: cfg.Agents,
 		last: &state.View{}, undone: map[string]bool{},
 		clusters: map[string]clusterParts{}, nodes: map[string]map[string]part{}, networks: newCarried(outward{pool: cfg.FloatingPool, open: cfg.Open, connections: cfg.Connections}, cfg.EncryptUnderlay), jobs: map[string][]agentstream.Job{},
-		told: map[string]bool{}, withheld: map[string]bool{},
+		told: map[string]bool{}, withheld: map[string]bool{}, credentials: map[string]*api.DatasetCredential{}, unseal: cfg.Unseal,
 	}
 }
 
@@ -123,6 +128,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 	d.updateMachines(view, dirty)
 	d.updateVolumes(view, dirty)
 	d.updateSharings(view, dirty)
+	d.updateDatasets(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
 		if d.withheld[node] {
@@ -332,7 +338,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
-		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], PowerOff: d.machines[node].powerOff,
+		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], Datasets: d.datasets[node], PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.files != nil {

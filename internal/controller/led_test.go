@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
@@ -38,6 +39,8 @@ type scripted struct {
 	purged  map[string][]string
 	// sharings are what nodes say of volumes that cross.
 	sharings map[string][]volume.SharingState
+	// datasets are what nodes say of datasets.
+	datasets []plan.Node
 	// holders are the URLs that nodes serve images at, fetching those that fetch them.
 	holders  map[string]string
 	fetching map[string]string
@@ -121,6 +124,8 @@ func (s *scripted) Builds() map[string][]agentstream.BuildObserved { return s.bu
 func (s *scripted) Volumes(node string) ([]volume.State, []string, bool) {
 	return s.volumes[node], s.purged[node], !s.down[node]
 }
+
+func (s *scripted) Datasets() []plan.Node { return s.datasets }
 
 func (s *scripted) Sharings(node string) ([]volume.SharingState, bool) {
 	return s.sharings[node], !s.down[node]

@@ -321,6 +321,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
 		}
 		m.GPUServer = gpuServerOf(w.held, &a)
+		m.Datasets = datasetsOf(view, c, &a)
 		m.Verify = lifecycle.VerificationOf(&c.Intent, c.Record, &a)
 		journeys.tell(c, &m)
 		add(m)
@@ -333,6 +334,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		add(agentstream.Member{
 			Member:      driver.Member{Assignment: *a, Networks: networksOf(view, a), User: JobUser},
 			PrivateHome: c.Intent.Spec.Home.Kind == api.HomeNone, Release: true, ReleaseHome: c.Record.Phase == api.ClusterDeleting, GraceSeconds: grace,
+			Datasets: datasetsOf(view, c, a),
 		})
 	}
 }

@@ -15,7 +15,7 @@ var otherWords = map[string]string{
 	"walltime": "time_limit", "duration": "time_limit", "ttl": "time_limit", "limit": "time_limit", "namespace": "project", "account": "project",
 	"tenant": "project", "healthchecks": "checks", "health_checks": "checks", "probes": "checks", "period": "interval", "every": "interval",
 	"retries": "failures", "threshold": "failures", "signal": "failure_signal", "nics": "networks", "interfaces": "networks", "restart": "requeue",
-	"cpu_type": "cpu_model", "processor": "cpu_model", "disk_size": "disk", "storage": "disk", "disks": "local_disks", "hugepages": "huge_pages", "cloud_init": "user_data", "cloud_config": "user_data",
+	"cpu_type": "cpu_model", "processor": "cpu_model", "disk_size": "disk", "storage": "disk", "disks": "local_disks", "dataset": "datasets", "data": "datasets", "hugepages": "huge_pages", "cloud_init": "user_data", "cloud_config": "user_data",
 }
 
 // unknownField says that a field does not exist and which one was perhaps meant.

@@ -1,9 +1,12 @@
 package monitor
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/image"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
@@ -71,6 +74,20 @@ func (m *Monitor) Sharings(nodeName string) (states []volume.SharingState, heard
 		return nil, false
 	}
 	return n.observed.Sharings, true
+}
+
+// Datasets are what connected nodes last said of datasets.
+func (m *Monitor) Datasets() []plan.Node {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var nodes []plan.Node
+	for name, n := range m.nodes {
+		if n.stream != nil && n.reported && len(n.observed.Datasets) > 0 {
+			nodes = append(nodes, plan.Node{Name: name, PeerURL: n.observed.PeerURL, States: n.observed.Datasets})
+		}
+	}
+	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })
+	return nodes
 }
 
 // Holders are the connected nodes that hold an image wholly, and those that fetch it and have a part, by name, with the URLs that they serve

@@ -451,6 +451,9 @@ func fitTexts(o *agentstream.Observed) {
 	for i := range o.Sharings {
 		o.Sharings[i].Problem = manifest.Text(o.Sharings[i].Problem)
 	}
+	for i := range o.Datasets {
+		o.Datasets[i].Message = manifest.Text(o.Datasets[i].Message)
+	}
 	for i := range o.Drift {
 		o.Drift[i] = manifest.Text(o.Drift[i])
 	}

@@ -482,6 +482,7 @@ func (s *Server) leads(site *site) controller.Config {
 		FloatingPool: s.floating.Prefixes(), Connections: s.cfg.Floating.Connections, Open: s.opened, EncryptUnderlay: s.cfg.EncryptUnderlay, DrainOn: s.cfg.DrainOn,
 		Deadlines: s.deadlines(), Images: site.images, MemberFiles: site.memberFiles, Now: time.Now, Clock: site.clock, Log: s.cfg.Log,
 		Energy: &controller.Energy{Book: site.energy, Sample: site.agents.EnergySample, Sensors: site.sensors.of},
+		Unseal: site.sealer.Open,
 	}
 }
 

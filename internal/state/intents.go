@@ -15,7 +15,7 @@ import (
 
 // CreateCluster stores the intent of a new cluster. Of two creates of one name exactly one wins; the other gets ErrExists, until
 // the winner's cluster is gone altogether. A project that does not exist is ErrNoProject, one of its networks that the cluster names and that
-// does not exist ErrNoNetwork, one of its security groups ErrNoSecurityGroup, and one of its volumes ErrNoVolume; a volume that others have attached
+// does not exist ErrNoNetwork, one of its security groups ErrNoSecurityGroup, one of its datasets ErrNoDataset, and one of its volumes ErrNoVolume; a volume that others have attached
 // as both may not is ErrInUse or ErrAccess. It returns the revision of the commit, for
 // Cache.WaitRevision.
 func (r *Repo) CreateCluster(ctx context.Context, in api.ClusterIntent) (int64, error) {
@@ -34,12 +34,16 @@ func (r *Repo) createCluster(ctx context.Context, in api.ClusterIntent, asked []
 		if err != nil {
 			return nil, nil, err
 		}
+		dataConds, dataOps, err := r.usesDatasets(ctx, in.Project, in.Name, api.DatasetsOf(in.Spec.Groups))
+		if err != nil {
+			return nil, nil, err
+		}
 		volumeConds, volumeOps, err := r.usesVolumes(ctx, &in, asked)
 		if err != nil {
 			return nil, nil, err
 		}
 		homeConds, homeOps, err := home(ctx)
-		return slices.Concat(conds, groupConds, volumeConds, homeConds), slices.Concat(ops, groupOps, volumeOps, homeOps), err
+		return slices.Concat(conds, groupConds, dataConds, volumeConds, homeConds), slices.Concat(ops, groupOps, dataOps, volumeOps, homeOps), err
 	})
 	if err != nil {
 		return 0, err

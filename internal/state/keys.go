@@ -21,6 +21,8 @@ const (
 	prefixGroupUse      = "securitygroupuse/"
 	prefixAddress       = "address/"
 	prefixAddressUse    = "addressuse/"
+	prefixDataset       = "dataset/"
+	prefixDatasetUse    = "datasetuse/"
 	prefixVolumeIntent  = "volumeintent/"
 	prefixVolumeRecord  = "volumerecord/"
 	prefixVolumeUse     = "volumeuse/"

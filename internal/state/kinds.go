@@ -43,6 +43,9 @@ var kinds = []registration{
 	// securitygroup/GROUP, written by API handlers, and securitygroupuse/UID, with each commit that stores a cluster or a group which names it.
 	securityGroups,
 	&stored[securityGroupUse]{prefix: prefixGroupUse},
+	// dataset/DATASET, written by API handlers, and datasetuse/UID, with each commit that stores a cluster which asks for it.
+	datasets,
+	&stored[datasetUse]{prefix: prefixDatasetUse},
 	// address/ADDRESS, written by API handlers, and addressuse/PROJECT, with each commit that allocates or assigns an address of the project.
 	addresses,
 	&stored[addressUse]{prefix: prefixAddressUse},
@@ -144,6 +147,10 @@ var (
 	securityGroups = &kind[api.SecurityGroup]{
 		prefix: prefixSecurityGroup, name: func(g *api.SecurityGroup) string { return g.Name },
 		list: func(v *View) *[]*api.SecurityGroup { return &v.SecurityGroups },
+	}
+	datasets = &kind[api.Dataset]{
+		prefix: prefixDataset, name: func(d *api.Dataset) string { return d.Name },
+		list: func(v *View) *[]*api.Dataset { return &v.Datasets },
 	}
 	addresses = &kind[api.FloatingAddress]{
 		prefix: prefixAddress, name: func(a *api.FloatingAddress) string { return a.Address.String() },

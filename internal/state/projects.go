@@ -59,7 +59,7 @@ func (r *Repo) UpdateProject(ctx context.Context, name string, change func(*api.
 	return p, revision, err
 }
 
-// DeleteProject removes a project. It refuses with ErrInUse while clusters, networks, security groups, floating addresses, volumes or tokens belong to it, those that come at the same moment
+// DeleteProject removes a project. It refuses with ErrInUse while clusters, networks, security groups, datasets, floating addresses, volumes or tokens belong to it, those that come at the same moment
 // included, and for the default project.
 func (r *Repo) DeleteProject(ctx context.Context, name string) (int64, error) {
 	if name == api.DefaultProject {
@@ -116,6 +116,9 @@ func (r *Repo) unused(ctx context.Context, project string) error {
 			names[i] = networks[i].Name
 		}
 		return fmt.Errorf("project %q is %w by %s; delete %s first", project, ErrInUse, several(names, "network"), them(names))
+	}
+	if err := r.withoutDatasets(ctx, project); err != nil {
+		return err
 	}
 	if err := r.withoutGroups(ctx, project); err != nil {
 		return err

@@ -186,6 +186,7 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 			return none, 0, false, err
 		}
 		before, had, attached := put(key, in), api.SecurityGroupsOf(in.Spec.Groups), api.VolumesOf(&in)
+		asked := api.DatasetsOf(in.Spec.Groups)
 		stored := in
 		if err := change(&in); err != nil {
 			return none, 0, false, err
@@ -207,6 +208,12 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err != nil {
 			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
 		}
+		newData := slices.DeleteFunc(api.DatasetsOf(in.Spec.Groups), func(name string) bool { return slices.Contains(asked, name) })
+		dataConds, dataOps, err := r.usesDatasets(ctx, in.Project, in.Name, newData)
+		if err != nil {
+			return none, 0, false, fmt.Errorf("cluster %q: %w", name, err)
+		}
+		conds, ops = append(conds, dataConds...), append(ops, dataOps...)
 		more := slices.DeleteFunc(api.VolumesOf(&in), func(a api.VolumeAttachment) bool {
 			return slices.ContainsFunc(attached, func(b api.VolumeAttachment) bool { return b.Name == a.Name && (!b.ReadOnly || a.ReadOnly) })
 		})

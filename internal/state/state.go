@@ -30,6 +30,8 @@ var (
 	ErrNoProject = errors.New("no such project")
 	// ErrNoNetwork: a network that is named does not exist, or is being deleted.
 	ErrNoNetwork = errors.New("no such network")
+	// ErrNoDataset: a dataset that is named does not exist.
+	ErrNoDataset = errors.New("no such dataset")
 	// ErrNoSecurityGroup: a security group that is named does not exist.
 	ErrNoSecurityGroup = errors.New("no such security group")
 	// ErrNoVolume: a volume that is named, or its snapshot, does not exist, or was deleted.

@@ -110,6 +110,7 @@ type View struct {
 	Networks       []*api.Network
 	NetworkIntents []*api.NetworkIntent
 	SecurityGroups []*api.SecurityGroup
+	Datasets       []*api.Dataset
 	// Addresses are the floating addresses of all projects, in the order of their texts.
 	Addresses []*api.FloatingAddress
 	// Volumes are in the order of their UIDs.
@@ -169,6 +170,9 @@ func (v *View) NetworkIntent(name string) *api.NetworkIntent { return networkInt
 
 // SecurityGroup returns the security group of that name, or nil.
 func (v *View) SecurityGroup(name string) *api.SecurityGroup { return securityGroups.find(v, name) }
+
+// Dataset returns the dataset of that name, or nil.
+func (v *View) Dataset(name string) *api.Dataset { return datasets.find(v, name) }
 
 // Address returns the floating address that some project has, or nil.
 func (v *View) Address(address netip.Addr) *api.FloatingAddress {

@@ -28,7 +28,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards, attachGuards,
-		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards,
+		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards, datasetGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,

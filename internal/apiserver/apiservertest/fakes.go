@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/volume"
 )
 
@@ -21,6 +22,7 @@ type Live struct {
 	serial    uint64
 	told      map[string]uint64 // by node
 	volumes   map[string][]volume.State
+	datasets  []plan.Node
 }
 
 type said struct {
@@ -51,6 +53,20 @@ func (*Live) Boot(*api.Assignment) string { return "" }
 
 // Size knows of no other size than the one that the assignment names.
 func (*Live) Size(a *api.Assignment) (int64, string) { return a.SizeNumber, "" }
+
+// Datasets tells what was set.
+func (l *Live) Datasets() []plan.Node {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.datasets
+}
+
+// SayDatasets sets what nodes say of datasets.
+func (l *Live) SayDatasets(nodes ...plan.Node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.datasets = nodes
+}
 
 // Mounted tells what was set.
 func (l *Live) Mounted(a *api.Assignment) (int64, string) {

@@ -1,0 +1,193 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash/adler32"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/needs"
+)
+
+// files are served by nginx on all addresses of this machine.
+type files struct {
+	t    *testing.T
+	dir  string
+	port string
+}
+
+// startNginx serves a directory until the test ends.
+func startNginx(t *testing.T) *files {
+	t.Helper()
+	needs.Program(t, "nginx")
+	dir := shortDir(t)
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	f := &files{t, filepath.Join(dir, "files"), port}
+	config := fmt.Sprintf(`daemon off; pid %[1]s/pid; error_log %[1]s/error.log; user root; worker_processes 1;
+events {}
+http { access_log %[1]s/access.log; client_body_temp_path %[1]s/1; proxy_temp_path %[1]s/2; fastcgi_temp_path %[1]s/3; uwsgi_temp_path %[1]s/4; scgi_temp_path %[1]s/5;
+server { listen 0.0.0.0:%[2]s; root %[1]s/files; location /slow/ { alias %[1]s/files/; limit_rate 1m; } } }`, dir, port)
+	if err := os.Mkdir(f.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "nginx.conf"), []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nginx", "-c", filepath.Join(dir, "nginx.conf"), "-p", dir)
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	})
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		conn, err := net.Dial("tcp4", "127.0.0.1:"+port)
+		if err == nil {
+			_ = conn.Close()
+			return f
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("nginx does not listen: %v: %s", err, said.String())
+		}
+		select {
+		case <-t.Context().Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// add makes a file and returns its checksums.
+func (f *files) add(name string, size int) (sha, adler string) {
+	f.t.Helper()
+	content := make([]byte, size)
+	_, _ = rand.NewChaCha8(sha256.Sum256([]byte(name))).Read(content)
+	if err := os.WriteFile(filepath.Join(f.dir, name), content, 0o644); err != nil {
+		f.t.Fatal(err)
+	}
+	sum := sha256.Sum256(content)
+	return hex.EncodeToString(sum[:]), fmt.Sprintf("%08x", adler32.Checksum(content))
+}
+
+// hostAddress is this machine as nodes of "nearmetal dev" reach it: its address on their network.
+func (s *site) hostAddress() string {
+	s.t.Helper()
+	var node struct{ Agent struct{ Underlay netip.Addr } }
+	s.mustJSON(&node, "node", "show", "n1")
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, o := range own {
+		if p, err := netip.ParsePrefix(o.String()); err == nil && p.Contains(node.Agent.Underlay) {
+			return p.Addr().String()
+		}
+	}
+	s.t.Fatalf("this machine has no address on the network of node n1 (%+v)", node)
+	return ""
+}
+
+func (s *site) dataset(name string) api.DatasetStatus {
+	s.t.Helper()
+	var d api.DatasetStatus
+	s.mustJSON(&d, "dataset", "show", name)
+	return d
+}
+
+func TestMembersReadDatasetsThatTheirNodesHaveVerified(t *testing.T) {
+	program(t, ordinary)
+	nothingLeft(t)
+	web := startNginx(t)
+	sha, _ := web.add("run1.root", 20<<20)
+	_, adler := web.add("run2.root", 3<<20)
+	badSum, _ := web.add("other.root", 1<<20)
+	s := startSite(t, 2, "--nodes", "2", "--node-cores", "2")
+	url := "http://" + s.hostAddress() + ":" + web.port
+
+	s.must("dataset", "add", "events", "--file", url+"/run1.root,sha256="+sha, "--file", url+"/run2.root,adler32="+adler+",path=2016/run2.root")
+	s.must("cluster", "create", "c1", "--size", "2", "--memory", "256MiB", "--dataset", "events", "--timeout", "2m")
+	if got := s.outputOf("c1", "sha256sum < /datasets/events/run1.root; stat -c %s /datasets/events/2016/run2.root; touch /datasets/events/x 2>&1; ls -A /datasets/events"); got !=
+		sha+"  -\n3145728\ntouch: cannot touch '/datasets/events/x': Read-only file system\n2016\nrun1.root" {
+		t.Errorf("members find %q, want both files, read-only", got)
+	}
+
+	// Nodes take it from each other: the second one never asks the source.
+	s.must("dataset", "replicate", "events", "--node", "n1,n2", "--timeout", "2m")
+	d := s.dataset("events")
+	var fromSource, fromPeers int64
+	for _, r := range d.Replicas {
+		fromSource, fromPeers = fromSource+r.FromSourceBytes, fromPeers+r.FromPeersBytes
+		if r.Phase != api.ReplicaWhole || r.HeldBytes != 23<<20 {
+			t.Errorf("replica %+v, want it whole", r)
+		}
+	}
+	if len(d.Replicas) != 2 || fromSource != 23<<20 || fromPeers != 23<<20 {
+		t.Errorf("%d replicas, %d bytes from the source and %d from nodes; want 2, and one copy of each", len(d.Replicas), fromSource, fromPeers)
+	}
+
+	// What members have stays.
+	if a := s.cli("dataset", "evict", "events"); a.code != exitConflict || !strings.Contains(a.err, "members on") {
+		t.Errorf("an eviction under members: exit code %d, %s", a.code, a.err)
+	}
+	if a := s.cli("dataset", "delete", "events"); a.code != exitConflict || !strings.Contains(a.err, "c1") {
+		t.Errorf("a deletion under a cluster: exit code %d, %s", a.code, a.err)
+	}
+	s.must("dataset", "check", "events", "--timeout", "1m")
+
+	// A wrong checksum is never handed to a job.
+	s.must("dataset", "add", "bad", "--file", url+"/run2.root,sha256="+badSum)
+	if a := s.cli("cluster", "create", "c2", "--memory", "256MiB", "--dataset", "bad", "--timeout", "10s"); a.code == 0 {
+		t.Error("a cluster with a dataset that is wrong at its source is ready")
+	}
+	s.eventually(time.Minute, "the wrong checksum to be told", func() bool {
+		return strings.Contains(s.must("cluster", "show", "c2"), "SHA-256")
+	})
+	s.must("cluster", "delete", "c2", "--yes")
+
+	// A crash of everything amid a transfer: it goes on.
+	slow, _ := web.add("slow.root", 12<<20)
+	s.must("dataset", "add", "slow", "--file", url+"/slow/slow.root,sha256="+slow)
+	s.must("dataset", "replicate", "slow", "--node", "n1", "--no-wait")
+	s.eventually(time.Minute, "the transfer to begin", func() bool {
+		r := s.dataset("slow").Replicas
+		return len(r) == 1 && r[0].HeldBytes > 1<<20
+	})
+	s.kill()
+	s.start()
+	s.waitForNodes(2)
+	s.must("dataset", "replicate", "slow", "--node", "n1", "--timeout", "2m")
+	if got := s.outputOf("c1", "sha256sum < /datasets/events/run1.root"); got != sha+"  -" {
+		t.Errorf("after the crash members find %q", got)
+	}
+
+	s.must("cluster", "delete", "c1", "--yes")
+	s.must("dataset", "evict", "events", "--node", "n1")
+	s.eventually(time.Minute, "the replica on n1 to be gone", func() bool {
+		r := s.dataset("events").Replicas
+		return len(r) == 1 && r[0].Node == "n2"
+	})
+	s.must("dataset", "delete", "events", "slow", "bad")
+	s.eventually(time.Minute, "all replicas to be gone from the disks", func() bool {
+		left, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "datasets", "*"))
+		return len(left) == 0
+	})
+}
