@@ -52,6 +52,9 @@ func (s *Store) openFile(d image.Digest) (*os.File, error) {
 // FetchFile fetches a file from other nodes alone, and serves what has come to others meanwhile. Each chunk is verified, and the file as a whole. What an
 // earlier call has left is gone on with, unless something else was fetched in between. It ends with an error when peers send nothing for a while.
 func (s *Store) FetchFile(ctx context.Context, file File, peers []string, came func(bytes int64)) error {
+	if len(peers) == 0 {
+		return errNoPeer
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	patience := time.AfterFunc(filePatience, func() { cancel(fmt.Errorf("other nodes sent nothing of it for %s", filePatience)) })

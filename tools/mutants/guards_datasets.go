@@ -163,4 +163,25 @@ var datasetGuards = []Mutant{
 		Replace: "\t\t_, _ = files, sealed\n",
 		Test:    "./internal/state TestAChangeOfADatasetKeepsFilesAndCredential",
 	},
+	{
+		Guard:   "a member starts only once its datasets are there",
+		File:    "internal/agent/converge.go",
+		Find:    " || !a.datasetsReady(m) {",
+		Replace: " {",
+		Test:    "./internal/agent TestAMemberWaitsForItsDatasetsAndHasThemReadOnly",
+	},
+	{
+		Guard:   "an agent names the datasets in use before it takes new wishes",
+		File:    "internal/agent/datasets.go",
+		Find:    "\ta.useDatasets()\n\ta.cfg.Datasets.Want",
+		Replace: "\ta.cfg.Datasets.Want",
+		Test:    "./internal/agent TestAMemberWaitsForItsDatasetsAndHasThemReadOnly",
+	},
+	{
+		Guard:   "members have datasets read-only",
+		File:    "internal/agent/datasets.go",
+		Find:    "ReadOnly: true})",
+		Replace: "ReadOnly: false})",
+		Test:    "./internal/agent TestAMemberWaitsForItsDatasetsAndHasThemReadOnly",
+	},
 }
