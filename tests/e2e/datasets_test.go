@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/adler32"
 	"math/rand/v2"
@@ -18,7 +19,9 @@ import (
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/data/xrootd"
 	"github.com/nearmetal/nearmetal/internal/needs"
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // files are served by nginx on all addresses of this machine.
@@ -190,4 +193,47 @@ func TestMembersReadDatasetsThatTheirNodesHaveVerified(t *testing.T) {
 		left, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "datasets", "*"))
 		return len(left) == 0
 	})
+}
+
+func TestADatasetComesByXRootDWhenItsFirstSourceIsGone(t *testing.T) {
+	program(t, ordinary)
+	needs.Program(t, "xrootd")
+	needs.Program(t, "xrdcp")
+	nothingLeft(t)
+	space, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = space.Close() }()
+	dir, err := os.MkdirTemp("/tmp", "xrd") // its own user must reach it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	web := &files{t: t, dir: filepath.Join(dir, "files")}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(web.dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	sha, adler := web.add("events.root", 9<<20)
+	server, err := xrootd.StartServer(t.Context(), space, xrootd.ServerConfig{Address: netip.MustParseAddrPort("127.0.0.1:1094"), Dir: web.dir, Work: filepath.Join(dir, "work")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	s := startSite(t, 1)
+	host := s.hostAddress()
+	s.must("dataset", "add", "far", "--file", "http://"+host+":9/events.root,adler32="+adler+",size=9437184,url=root://"+host+"//events.root")
+	s.must("cluster", "create", "c1", "--memory", "256MiB", "--dataset", "far", "--timeout", "2m")
+	if got := s.outputOf("c1", "sha256sum < /datasets/far/events.root; stat -c %a:%s /datasets/far/events.root"); got != sha+"  -\n644:9437184" {
+		t.Errorf("members find %q, want the file of the server", got)
+	}
+	// The node does not fetch from itself, whatever a user asks for.
+	s.must("dataset", "add", "inside", "--file", "http://127.0.0.1:1094/events.root,adler32="+adler)
+	s.must("dataset", "replicate", "inside", "--node", "n1", "--no-wait")
+	s.eventually(time.Minute, "the refusal", func() bool {
+		r := s.dataset("inside").Replicas
+		return len(r) == 1 && strings.Contains(r[0].Message, "is the node itself")
+	})
+	s.must("cluster", "delete", "c1", "--yes")
+	s.must("dataset", "delete", "far", "inside")
 }

@@ -41,7 +41,7 @@ var datasetGuards = []Mutant{
 		Guard:   "connections of transfers are made to allowed addresses only",
 		File:    "internal/dataset/transfer/http.go",
 		Find:    "return f.cfg.Allow(at.Addr())",
-		Replace: "return nil",
+		Replace: "_ = at\n\t\treturn nil",
 		Test:    "./internal/dataset/transfer TestANodeItselfIsNotAskedForFiles",
 	},
 	{
@@ -89,15 +89,15 @@ var datasetGuards = []Mutant{
 	{
 		Guard:   "a replica that members have is not removed",
 		File:    "internal/dataset/replica/room.go",
-		Find:    "\t\tcase !s.known || r.used || r.fetching != nil:\n",
-		Replace: "\t\tcase !s.known || r.fetching != nil:\n",
+		Find:    "\tif r.used || r.fetching != nil {\n",
+		Replace: "\tif r.fetching != nil {\n",
 		Test:    "./internal/dataset/replica TestWhatIsInUseIsNotRemoved",
 	},
 	{
 		Guard:   "a replica that members have makes no room for another",
 		File:    "internal/dataset/replica/room.go",
-		Find:    "r.record != nil && !r.used && r.fetching == nil",
-		Replace: "r.record != nil && r.fetching == nil",
+		Find:    "\tif r.used || r.fetching != nil {\n",
+		Replace: "\tif r.fetching != nil {\n",
 		Test:    "./internal/dataset/replica TestTheLongestUnusedGoesFirst",
 	},
 	{
@@ -110,8 +110,8 @@ var datasetGuards = []Mutant{
 	{
 		Guard:   "before the leader is heard no replica goes",
 		File:    "internal/dataset/replica/room.go",
-		Find:    "\t\tcase !s.known || r.used || r.fetching != nil:\n",
-		Replace: "\t\tcase r.used || r.fetching != nil:\n",
+		Find:    "\t\tcase !s.known || r.fetching != nil:\n",
+		Replace: "\t\tcase r.fetching != nil:\n",
 		Test:    "./internal/dataset/replica TestBeforeTheLeaderIsHeardNothingGoes",
 	},
 	{

@@ -224,16 +224,16 @@ func (s *Store) Ready(uid string) (ok bool, why string) {
 	switch {
 	case r == nil || r.want == nil && r.record == nil:
 		return false, "is not known on this node yet"
-	case r.record != nil && !r.leaving() && (r.used || r.want == nil || r.record.Checked >= r.want.Checks):
+	case r.record != nil && (r.want == nil || r.record.Checked >= r.want.Checks):
 		return true, ""
 	default:
 		return false, s.describe(r)
 	}
 }
 
-// leaving reports whether a replica is to go, and no new member must get it.
+// leaving reports whether a replica is to go once no member has it.
 func (r *replica) leaving() bool {
-	return !r.used && r.want != nil && (r.want.Purge || r.record != nil && r.want.Evictions > r.record.Evictions)
+	return r.want != nil && (r.want.Purge || r.record != nil && r.want.Evictions > r.record.Evictions)
 }
 
 // describe says how far a replica is; the lock is held.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -275,11 +276,17 @@ func TestBeforeTheLeaderIsHeardNothingGoes(t *testing.T) {
 	n.Want([]dataset.Wanted{s.wanted("d1", "a")})
 	n.eventually("the dataset is ready", func() bool { return n.ready("d1") })
 	n.stop()
+	part := filepath.Join(n.cfg.Dir, "d2", dirFetch, "0.part") // of a transfer that was killed
+	if err := errors.Join(os.MkdirAll(filepath.Dir(part), 0o755), os.WriteFile(part, []byte("a part"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
 	again := start(t, n.cfg.Dir, nil)
 	again.dismiss(t.Context())
-	if !again.ready("d1") {
-		t.Error("a replica is gone after a restart, before the leader said anything")
+	if _, err := os.Stat(part); err != nil || !again.ready("d1") {
+		t.Errorf("a replica or a part of one is gone after a restart, before the leader said anything: %v", err)
 	}
+	again.Want(nil)
+	again.eventually("the part that nobody wants is removed", func() bool { return !again.onDisk("d2") })
 }
 
 // peer is a node's store of images with a server for other nodes.

@@ -19,7 +19,7 @@ func (s *Store) dismiss(ctx context.Context) {
 	var leaving []*replica
 	for uid, r := range s.all {
 		switch {
-		case !s.known || r.used || r.fetching != nil:
+		case !s.known || r.fetching != nil:
 		case r.leaving():
 			leaving = append(leaving, r)
 		case r.record == nil && (r.want == nil || !r.want.Keep): // no replica, and nobody waits for one
@@ -31,10 +31,11 @@ func (s *Store) dismiss(ctx context.Context) {
 		}
 	}
 	s.mu.Unlock()
+	gone := false
 	for _, r := range leaving {
-		s.drop(ctx, r)
+		gone = s.drop(ctx, r) || gone
 	}
-	if len(leaving) > 0 {
+	if gone {
 		s.cfg.Changed()
 	}
 }
@@ -137,7 +138,7 @@ func (s *Store) dropOldest(ctx context.Context) bool {
 	s.mu.Lock()
 	var may []*replica
 	for _, r := range s.all {
-		if s.known && r.record != nil && !r.used && r.fetching == nil && (r.want == nil || !r.want.Keep) {
+		if r.record != nil && r.fetching == nil && (r.want == nil || !r.want.Keep) {
 			may = append(may, r)
 		}
 	}

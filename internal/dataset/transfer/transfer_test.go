@@ -86,7 +86,9 @@ func honest(content []byte) func(http.ResponseWriter, *http.Request) {
 func fetched(t *testing.T, f *Fetcher, file File, content []byte) Result {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "file")
-	result, err := f.Fetch(t.Context(), file, to, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	result, err := f.Fetch(ctx, file, to, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +287,7 @@ func TestANodeItselfIsNotAskedForFiles(t *testing.T) {
 	outside := httptest.NewServer(http.RedirectHandler(inside.URL+"/secret", http.StatusFound))
 	t.Cleanup(outside.Close)
 	_, port, _ := net.SplitHostPort(inside.Listener.Addr().String())
-	for _, url := range []string{inside.URL + "/f", "http://localhost:" + port + "/f", "http://[::1]:" + port + "/f", "root://localhost:1094//f"} {
+	for _, url := range []string{inside.URL + "/f", "http://localhost:" + port + "/f", "http://[::1]:" + port + "/f", "http://127.0.0.2:" + port + "/f", "root://localhost:1094//f"} {
 		_, err := New(Config{}).Fetch(t.Context(), fileOf(content, url), filepath.Join(t.TempDir(), "f"), nil)
 		if err == nil || !strings.Contains(err.Error(), "is the node itself") {
 			t.Errorf("%s: %v, want it refused as the node itself", url, err)
