@@ -184,4 +184,11 @@ var datasetGuards = []Mutant{
 		Replace: "ReadOnly: false})",
 		Test:    "./internal/agent TestAMemberWaitsForItsDatasetsAndHasThemReadOnly",
 	},
+	{
+		Guard:   "a node that failed to fetch a dataset is not chosen again before others",
+		File:    "internal/dataset/replica/replica.go",
+		Find:    "len(was.Contents) > 0 != (len(r.want.Contents) > 0) {\n\t\t\tr.failures",
+		Replace: "sourceChanged(was, r.want) {\n\t\t\tr.failures",
+		Test:    "./internal/dataset/replica TestANodeThatFailedSaysSoWhileItWaitsForAnother",
+	},
 }

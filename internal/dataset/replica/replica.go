@@ -183,7 +183,8 @@ func (s *Store) Want(all []dataset.Wanted) {
 		if r.fetching != nil && (r.want == nil || !r.want.Keep || was != nil && sourceChanged(was, r.want)) {
 			r.fetching()
 		}
-		if was == nil || r.want == nil || sourceChanged(was, r.want) {
+		// That it failed stays true while it waits for another node: else the leader would take it for the better one again.
+		if was == nil || r.want == nil || len(was.Contents) > 0 != (len(r.want.Contents) > 0) {
 			r.failures, r.retry = 0, time.Time{}
 		}
 	}

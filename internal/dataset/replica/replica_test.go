@@ -382,3 +382,22 @@ func TestAPrivateReplicaIsNotServed(t *testing.T) {
 		t.Error("another node got a private file")
 	}
 }
+
+func TestANodeThatFailedSaysSoWhileItWaitsForAnother(t *testing.T) {
+	s := newSource(t)
+	n := start(t, t.TempDir(), nil)
+	w := s.wanted("d1", "a")
+	s.lie("/a", true)
+	n.Want([]dataset.Wanted{w})
+	n.eventually("it fails", func() bool { return n.state("d1").Failed })
+	w.Wait = true
+	n.Want([]dataset.Wanted{w})
+	n.eventually("it stands still", func() bool { n.mu.Lock(); defer n.mu.Unlock(); return n.all["d1"].fetching == nil })
+	if got := n.state("d1"); !got.Failed {
+		t.Errorf("a node that failed says %+v while it waits, so it would be chosen again before those that have not failed", got)
+	}
+	s.lie("/a", false)
+	w.Wait = false
+	n.Want([]dataset.Wanted{w})
+	n.eventually("it tries again once it is chosen", func() bool { return n.ready("d1") })
+}
