@@ -40,7 +40,7 @@ func shared(t *testing.T) (disk, there, readOnly string, connect func(bool)) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
+		if err := server.Stop(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
