@@ -396,7 +396,8 @@ func TestRandomLivesOfWholeMachinesKeepEveryInvariant(t *testing.T) {
 	} {
 		t.Logf("%8d %s", total.Happened[what], what)
 		least := int64(10)
-		if what == "boot of another machine after a pause" { // it takes a person and a machine that is free
+		switch what { // the one takes a person and a machine that is free, the other a BMC that can't be closed
+		case "boot of another machine after a pause", "BMC changed by a member":
 			least = 3
 		}
 		if count >= someCoverage && int64(total.Happened[what]) < least {
