@@ -13,7 +13,7 @@ var hcaGuards = []Mutant{
 		Guard:   "an adapter that no fabric knows is in no partition",
 		File:    "internal/situation/hcas.go",
 		Find:    `if known && !slices.ContainsFunc(view.Nodes, other) {`,
-		Replace: `if !slices.ContainsFunc(view.Nodes, other) {`,
+		Replace: `if _ = known; !slices.ContainsFunc(view.Nodes, other) {`,
 		Test:    "./internal/situation TestTheInfiniBandPortsOfAMachineAreThoseThatAFabricKnowsAndNobodyElseHas",
 	},
 	{
