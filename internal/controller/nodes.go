@@ -79,8 +79,11 @@ func (p *pass) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	energy, err := p.writer.PruneEnergy(ctx, p.now.Add(-state.EnergyKept))
+	energy, err := p.writer.PruneEnergy(ctx, before)
 	if err != nil {
+		return err
+	}
+	if _, err := p.writer.MergeEnergy(ctx, p.now.Add(-state.EnergyByHour)); err != nil {
 		return err
 	}
 	// Decisions that met a conflict leave chunks that no record names.

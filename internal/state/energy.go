@@ -9,13 +9,17 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/store"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
-// EnergyKept bounds the time for which records of energy are kept.
-const EnergyKept = 60 * 24 * time.Hour
+// EnergyByHour is how long records of energy are kept for each hour. Then those of a day become one, and are kept as usage is.
+const EnergyByHour = 7 * 24 * time.Hour
 
-// longestRecord bounds the time before its hour in which a record of energy may begin, as that of a node that was away.
-const longestRecord = 25 * time.Hour
+// longestRecord bounds the time before its hour in which a record of energy may begin: that of a day, of a node that had been away for another.
+const longestRecord = 49 * time.Hour
+
+// mergedBack bounds how far back hours are looked for that are to be merged: the leader looks each hour.
+const mergedBack = 4 * 24 * time.Hour
 
 // PutEnergy stores records of energy in place of those of the same node and hour, and returns the revision of the last commit, 0 for none.
 func (l *Leader) PutEnergy(ctx context.Context, records []api.EnergyRecord) (revision int64, err error) {
@@ -47,6 +51,61 @@ func (l *Leader) NewestEnergy(ctx context.Context, since time.Time) ([]api.Energ
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// MergeEnergy makes one record of those of a node and a day, of the last days that ended before a time, and returns how many records it replaced. The
+// new one has the day's last hour.
+func (l *Leader) MergeEnergy(ctx context.Context, before time.Time) (int, error) {
+	const day = 24 * time.Hour
+	type nodeDay struct {
+		node string
+		day  int64
+	}
+	end := before.UTC().Truncate(day)
+	days := map[nodeDay][]*api.EnergyRecord{}
+	for r, err := range l.repo.energyRecords(ctx)(end.Add(-mergedBack), end.Add(-longestRecord)) {
+		if err != nil {
+			return 0, err
+		}
+		if !r.Hour.Before(end) {
+			break
+		}
+		k := nodeDay{r.Node, r.Hour.Truncate(day).Unix()}
+		days[k] = append(days[k], r)
+	}
+	var ops []store.Op
+	replaced := 0
+	commit := func() error {
+		if len(ops) == 0 {
+			return nil
+		}
+		if _, err := l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops); err != nil {
+			return fmt.Errorf("merge records of energy: %w", err)
+		}
+		ops = nil
+		return nil
+	}
+	for k, records := range days {
+		if len(records) < 2 {
+			continue
+		}
+		// All of a day in one commit: what it replaces must not count twice.
+		if len(ops)+len(records)+1 > store.MaxOps {
+			if err := commit(); err != nil {
+				return replaced, err
+			}
+		}
+		merged := usage.MergeEnergy(records)
+		merged.Hour = time.Unix(k.day, 0).UTC().Add(day - time.Hour)
+		for _, r := range records {
+			if !r.Hour.Equal(merged.Hour) {
+				ops = append(ops, store.Op{Key: keyEnergy(r.Hour, r.Node), Delete: true})
+			}
+		}
+		ops = append(ops, put(keyEnergy(merged.Hour, k.node), merged))
+		replaced += len(records)
+	}
+	return replaced, commit()
 }
 
 // PruneEnergy removes records of energy of hours before a time, a bounded number of them, and returns how many. Call it again while it returns more

@@ -215,6 +215,40 @@ func plus(sum *api.EnergyAmount, more api.EnergyAmount) *api.EnergyAmount {
 	return &more
 }
 
+// mostMergedShares bounds the shares of a record of several: users can run any number of jobs in a day. Further ones count for their cluster only.
+const mostMergedShares = 2000
+
+// MergeEnergy returns the sum of records of one node, in the order of time. Its hour is that of the last.
+func MergeEnergy(records []*api.EnergyRecord) api.EnergyRecord {
+	sum := *records[0]
+	sum.Shares, sum.Mark = nil, nil
+	at := map[[2]string]int{}
+	for i, r := range records {
+		if i > 0 {
+			sum.Counter, sum.Idle, sum.Unattributed = sum.Counter.Plus(r.Counter), sum.Idle.Plus(r.Idle), sum.Unattributed.Plus(r.Unattributed)
+			sum.KnownNanoseconds, sum.UnknownNanoseconds = sum.KnownNanoseconds+r.KnownNanoseconds, sum.UnknownNanoseconds+r.UnknownNanoseconds
+		}
+		sum.Hour, sum.To = r.Hour, r.To
+		for _, s := range r.Shares {
+			key := [2]string{s.ClusterUID, s.Job}
+			n, there := at[key]
+			if !there && s.Job != "" && len(sum.Shares) >= mostMergedShares {
+				s.Job, key[1] = "", ""
+				n, there = at[key]
+			}
+			if !there {
+				at[key] = len(sum.Shares)
+				sum.Shares = append(sum.Shares, s)
+				continue
+			}
+			known := &sum.Shares[n]
+			known.EnergyAmount = known.Plus(s.EnergyAmount)
+			known.MemberNanoseconds += s.MemberNanoseconds
+		}
+	}
+	return sum
+}
+
 // WithEnergy returns stored records with newer ones in their place: of one node and hour, the one that goes further counts.
 func WithEnergy(stored iter.Seq2[*api.EnergyRecord, error], newer []api.EnergyRecord) iter.Seq2[*api.EnergyRecord, error] {
 	type key struct {

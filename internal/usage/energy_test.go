@@ -192,3 +192,50 @@ func TestANewerRecordTakesThePlaceOfTheStoredOne(t *testing.T) {
 		t.Errorf("%d uJ, want 2 + 4 J of n1 and 7 J of n2", sum)
 	}
 }
+
+func TestRecordsOfADayBecomeOneThatHoldsAsMuch(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var records []*api.EnergyRecord
+		amount := rapid.Int64Range(0, 1e15)
+		for n := range rapid.IntRange(1, 24).Draw(t, "hours") {
+			var shares []api.EnergyShare
+			for j := range rapid.IntRange(0, 3).Draw(t, "jobs") {
+				shares = append(shares, used(rapid.SampledFrom([]string{"c1", "c2"}).Draw(t, "cluster"), "", fmt.Sprint("j", n%3, j), amount.Draw(t, "used")))
+			}
+			records = append(records, hour("n1", n, amount.Draw(t, "idle"), amount.Draw(t, "rest"), shares...))
+		}
+		merged := MergeEnergy(records)
+		sum := merged.Idle.Plus(merged.Unattributed)
+		for _, s := range merged.Shares {
+			sum = sum.Plus(s.EnergyAmount)
+		}
+		var want api.EnergyAmount
+		for _, r := range records {
+			want = want.Plus(r.Counter)
+		}
+		if merged.Counter != want || sum != want || !merged.From.Equal(records[0].From) || !merged.To.Equal(records[len(records)-1].To) {
+			t.Fatalf("got %+v, whose parts add up to %+v; want %+v", merged, sum, want)
+		}
+	})
+}
+
+func TestADaysJobsWithoutNumberDoNotFillItsRecord(t *testing.T) {
+	t.Parallel()
+	var records []*api.EnergyRecord
+	for n := range 24 {
+		var shares []api.EnergyShare
+		for j := range 1000 {
+			shares = append(shares, used("c1", "", fmt.Sprint("j", n, "-", j), 1))
+		}
+		records = append(records, hour("n1", n, 0, 0, shares...))
+	}
+	merged := MergeEnergy(records)
+	sum := int64(0)
+	for _, s := range merged.Shares {
+		sum += s.MeasuredMicrojoules
+	}
+	if len(merged.Shares) > mostMergedShares+1 || sum != 24_000 {
+		t.Errorf("%d shares with %d uJ; want %d at most, with all 24000", len(merged.Shares), sum, mostMergedShares+1)
+	}
+}

@@ -83,6 +83,23 @@ func TestABusyClusterUsesMoreEnergyThanAnIdleOneAndNothingIsLost(t *testing.T) {
 		t.Errorf("no point of the node has power, work and traffic of one interval: %+v", n.Points)
 	}
 
+	t.Run("a member's power is shown with its use and its traffic", func(t *testing.T) {
+		s := s.as(t)
+		s.eventually(time.Minute, "a point with all of them", func() bool {
+			var top []api.MemberTop
+			if err := json.Unmarshal([]byte(s.must("cluster", "top", "busy", "--once", "-o", "json")), &top); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range top {
+				for _, p := range m.Points {
+					if p.PowerWatts != nil && *p.PowerWatts > 0 && p.PowerTag == api.EnergyModelled && p.CPUCores != nil && p.SentRate != nil {
+						return true
+					}
+				}
+			}
+			return false
+		})
+	})
 	t.Run("usage has it, too", func(t *testing.T) {
 		text := s.as(t).must("usage", "--by", "cluster", "-o", "csv")
 		if !strings.Contains(text, "energy_modelled_joules") {
