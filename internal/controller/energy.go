@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -20,6 +21,9 @@ type Energy struct {
 	Sample func(node string) (*api.EnergySample, time.Time)
 	// Sensors returns what was read last of a machine's BMC, by its UID; nil: nothing, or no machine's are read.
 	Sensors func(uid string) *api.MachineSensors
+	// run names the leadership, which began at a time of the machine's clock: samples of machines without an agent of the site's are of it.
+	run   string
+	began time.Time
 }
 
 // Pace of the account of energy: samples come every five seconds, and what they add up to is stored twice a minute.
@@ -39,12 +43,13 @@ func (l *leader) keepEnergy(ctx context.Context) {
 		l.log.WarnContext(ctx, "the stored account of energy can't be read; what was used since is lost", "error", err)
 	}
 	e.Book.Open(newest)
+	e.run, e.began = fmt.Sprint("leader ", l.writer.Term()), l.cfg.Now()
 	tick := time.NewTicker(energyEvery)
 	defer tick.Stop()
 	stored := l.cfg.Now()
 	for {
 		view, now := l.cfg.Cache.View(), l.cfg.Now()
-		takeEnergy(e, view, l.clock.at(now))
+		takeEnergy(e, view, l.clock.at(now), now)
 		if now.Sub(stored) >= energyStoreEvery {
 			stored = now
 			if err := l.storeEnergy(ctx, e.Book); err != nil && ctx.Err() == nil {
@@ -77,19 +82,35 @@ func (l *leader) storeEnergy(ctx context.Context, book *energy.Book) error {
 	return nil
 }
 
-// takeEnergy takes the newest sample of each node.
-func takeEnergy(e *Energy, view *state.View, now time.Time) {
+// takeEnergy takes the newest sample of each node. now is the time of decisions, reading the machine's clock at the same moment.
+func takeEnergy(e *Energy, view *state.View, now, reading time.Time) {
 	jobs := runningJobs(view)
 	known := map[string]bool{}
 	for n := range view.Agents() {
 		known[n.Name] = true
+		bmc := e.bmc(view.Machine(n.Name), now)
 		sample, at := e.Sample(n.Name)
-		if sample == nil {
-			continue
+		if sample == nil && bmc != nil {
+			sample = e.whole(view, n.Name, reading)
 		}
-		e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: e.bmc(view.Machine(n.Name), now), ReadAt: at}, now)
+		if sample != nil {
+			e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: bmc, ReadAt: at}, now)
+		}
 	}
 	e.Book.Forget(known)
+}
+
+// whole is a sample of a machine that a member has whole, whose agent is not believed: all that its BMC says is the member's. nil: no member has it.
+func (e *Energy) whole(view *state.View, node string, reading time.Time) *api.EnergySample {
+	for _, c := range view.ClustersOnNode(node) {
+		for a := range c.Held() {
+			if a.Node == node && a.Whole {
+				elapsed := int64(reading.Sub(e.began))
+				return &api.EnergySample{Run: e.run + ", " + a.ID, ElapsedNanoseconds: elapsed, BusyNanoseconds: elapsed, CPUs: 1, Members: map[string]int64{a.ID: elapsed}}
+			}
+		}
+	}
+	return nil
 }
 
 // runningJobs are the IDs of the jobs that run, by the UID of their cluster, in order.

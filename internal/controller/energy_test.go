@@ -35,7 +35,7 @@ func TestEnergyGoesToClustersAndJobsAlsoWhileMembersAreCleanedAndUnderTheNextLea
 	seconds := int64(0)
 	e.Sample = func(string) (*api.EnergySample, time.Time) { return sampled(l.cache.View(), seconds), l.now }
 	take := func(view *state.View) {
-		takeEnergy(e, view, l.now)
+		takeEnergy(e, view, l.now, l.now)
 		seconds, l.now = seconds+10, l.now.Add(10*time.Second)
 	}
 	take(view)
@@ -94,5 +94,33 @@ func TestABMCCountsWhileItsReadingIsFresh(t *testing.T) {
 	}
 	if got := e.bmc(nil, at); got != nil {
 		t.Errorf("a node that is no machine has the BMC %+v", got)
+	}
+}
+
+func TestAllThatTheBMCOfAMembersMachineSaysIsTheMembers(t *testing.T) {
+	t.Parallel()
+	l := newLed(t, memory.New())
+	l.node("n1", 4)
+	view := l.want("c1")
+	l.view(l.leader.Commit(t.Context(), view.Cluster("c1"), state.Write{
+		Record: api.ClusterRecord{UID: "uc1", Name: "c1", Generation: 1, Phase: api.ClusterStarting},
+		Add:    []state.Batch{{Assignments: []api.Assignment{{ID: "uc1.c1-0.1", Cluster: "c1", ClusterUID: "uc1", Member: "c1-0", Node: "n1", Generation: 1, Whole: true}}}},
+	}))
+	e := &Energy{Book: energy.NewBook(), run: "leader 1", began: l.now}
+	watts := 300.0
+	for seconds := range 3 {
+		at := l.now.Add(time.Duration(seconds) * 10 * time.Second)
+		sample := e.whole(l.cache.View(), "n1", at)
+		if sample == nil {
+			t.Fatal("the machine's member is not seen")
+		}
+		e.Book.Take("n1", sample, energy.World{Owners: ownersOn(l.cache.View(), "n1", nil), BMC: &api.EnergyReading{Source: api.EnergyBMC, Tag: api.EnergyMeasured, Watts: &watts}}, at)
+	}
+	records := e.Book.Records()
+	if len(records) != 1 || len(records[0].Shares) != 1 || records[0].Shares[0].MeasuredMicrojoules != 6000e6 || records[0].Counter.MeasuredMicrojoules != 6000e6 {
+		t.Errorf("got %+v; want 6 kJ, all of cluster c1", records)
+	}
+	if e.whole(l.cache.View(), "n2", l.now) != nil {
+		t.Error("a node that no member has whole has a sample")
 	}
 }

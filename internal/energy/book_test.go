@@ -69,6 +69,20 @@ func TestEnergyGoesToTheClusterThatWorked(t *testing.T) {
 	}
 }
 
+func TestAMemberThatWasNotReadOnceGetsNotTheEnergyOfItsPast(t *testing.T) {
+	t.Parallel()
+	b := NewBook()
+	b.Take("n1", sample("r", 0, 0, map[string]float64{"a.m-0.1": 5000}), world(), noon)
+	b.Take("n1", sample("r", 5, 100, map[string]float64{}), world(), noon.Add(5*time.Second))
+	b.Take("n1", sample("r", 10, 200, map[string]float64{"a.m-0.1": 5001}), world(), noon.Add(10*time.Second))
+	b.Take("n1", sample("r", 15, 300, map[string]float64{"a.m-0.1": 5001, "b.m-0.1": 5}), world(), noon.Add(15*time.Second))
+	r := b.Records()[0]
+	conserved(t, &r)
+	if one, two := share(r, "a", "").MeasuredMicrojoules, share(r, "b", "").MeasuredMicrojoules; one != 0 || two != 50e6 {
+		t.Errorf("the clusters have %d and %d uJ; want none for what was not read, and 50 J for the member that came", one, two)
+	}
+}
+
 func TestJobsThatRunAtOnceHaveEqualParts(t *testing.T) {
 	t.Parallel()
 	b := NewBook()

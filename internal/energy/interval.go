@@ -97,8 +97,8 @@ func counterOf(s *api.EnergySample, source api.EnergySource) *api.EnergyCounter 
 	return nil
 }
 
-// used is what the CPUs did between two samples. A member that was not there before, or whose time fell, began in between: all its time counts. One that
-// is gone has nothing: what it last used is among what is unattributed.
+// used is what the CPUs did between two samples. A member that was not there before, or whose time fell, began in between: all its time counts, if there
+// was room for that; else it was only not read before. One that is gone has nothing: what it last used is among what is unattributed.
 func used(before, after *api.EnergySample, ns int64) Use {
 	const micro = 1000
 	u := Use{Capacity: ns / micro * int64(after.CPUs), Busy: max(after.BusyNanoseconds-before.BusyNanoseconds, 0) / micro, Members: make(map[string]int64, len(after.Members))}
@@ -107,7 +107,11 @@ func used(before, after *api.EnergySample, ns int64) Use {
 		if was > now {
 			was = 0
 		}
-		u.Members[id] = min(max(now-was, 0)/micro, u.Capacity)
+		worked := (now - was) / micro
+		if was == 0 && worked > u.Capacity {
+			worked = 0
+		}
+		u.Members[id] = min(worked, u.Capacity)
 	}
 	return u
 }
