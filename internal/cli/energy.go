@@ -19,7 +19,7 @@ func (a *app) energyCommand() *cobra.Command {
 read from, and where its energy went. Every microjoule that a node counted is in exactly one column: counted = clusters + idle + unattributed.
 
 A figure is measured (read from a counter or a meter), modelled (computed from utilization), or unavailable, with the reason. What is unavailable is
-shown as "-" and never as zero. KNOWN is the part of the members' time of which the energy is known.`,
+shown as "-" and never as zero. MEMBER-HOURS KNOWN are the hours of members of which the energy is known.`,
 		Example: "  nearmetal energy\n  nearmetal energy --hours 1 -o json",
 	}
 	out := outputFlag(cmd)
