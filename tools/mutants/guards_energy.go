@@ -152,8 +152,8 @@ var energyGuards = []Mutant{
 	{
 		Guard:   "a deposed leader stores no energy",
 		File:    "internal/state/energy.go",
-		Find:    "l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops)",
-		Replace: "l.repo.store.Commit(ctx, nil, ops)",
+		Find:    "revision, err = l.repo.store.Commit(ctx, []store.Cond{l.leadership.Guard()}, ops)",
+		Replace: "revision, err = l.repo.store.Commit(ctx, nil, ops)",
 		Test:    "./internal/state TestADeposedLeaderStoresNoEnergy",
 	},
 	{
@@ -230,7 +230,7 @@ var energyGuards = []Mutant{
 		Guard:   "a file with passwords that others can read is refused",
 		File:    "internal/agent/energyfile.go",
 		Find:    "info.Mode().Perm()&0o077 != 0",
-		Replace: "false",
+		Replace: "info.IsDir()",
 		Test:    "./internal/agent TestAFileOfSourcesThatIsWrongIsRefusedAtTheStart",
 	},
 	{
