@@ -326,7 +326,7 @@ func TestAModelNeedsReadingsOfSeveralUtilizations(t *testing.T) {
 	t.Parallel()
 	var f fit
 	for n := range 10 * fewestPoints {
-		f.add(0.5+float64(n%2)/10, 100)
+		f.add(0.5+float64(n%2)/10, 100+2*float64(n%2))
 	}
 	if _, _, ok := f.line(); ok {
 		t.Error("a line was drawn through nearly one utilization")
