@@ -123,10 +123,10 @@ var datasetGuards = []Mutant{
 	},
 	{
 		Guard:   "a cluster has datasets of its own project only",
-		File:    "internal/apiserver/datasets.go",
-		Find:    "if view.Dataset(tenancy.FullName(project, name)) != nil {\n\t\t\t\tcontinue",
-		Replace: "if true {\n\t\t\t\tcontinue",
-		Test:    "./internal/apiserver TestADatasetBelongsToItsProject",
+		File:    "internal/state/datasets.go",
+		Find:    "\t\t\treturn nil, nil, fmt.Errorf(\"%w: %q\", ErrNoDataset, name)\n",
+		Replace: "\t\t\tcontinue\n",
+		Test:    "./internal/state TestADatasetIsOfItsProjectAndKeptWhileClustersAskForIt",
 	},
 	{
 		Guard:   "the credential of a dataset is sealed for it",
