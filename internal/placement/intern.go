@@ -145,7 +145,10 @@ func platformKey(rec api.NodeRecord) string {
 	if rec.Trunk.Usable() {
 		trunkMTU = rec.Trunk.MTU
 	}
-	parts := []string{fmt.Sprintf("u%t%t\x00%d\x00%d\x00%d\x00%t%t", rec.GPUPrograms, rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
+	parts := []string{fmt.Sprintf("u%t\x00%d\x00%d\x00%d\x00%t%t", rec.Underlay == "", rec.UnderlayMTU, trunkMTU, switchPorts(rec), reachProblem(&rec, false) == "", reachProblem(&rec, true) == "")}
+	if rec.GPUPrograms {
+		parts = append(parts, "g")
+	}
 	for _, s := range rec.Stacks {
 		if s.OK {
 			parts = append(parts, "s"+string(s.Stack)+"\x00"+strings.Join(s.CPUModels, "\x00"))

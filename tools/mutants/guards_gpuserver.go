@@ -226,4 +226,11 @@ var gpuServerGuards = []Mutant{
 		Replace: "_ = append(g.Problems, \"its operator",
 		Test:    "./internal/gpu TestMembersGetOnlyGPUsOfTheOperatorsList",
 	},
+	{
+		Guard:   "nodes with front ends are another platform than those without",
+		File:    "internal/placement/intern.go",
+		Find:    "if rec.GPUPrograms {",
+		Replace: "if false {",
+		Test:    "./internal/placement TestMembersThatCallServersGoWhereTheirProgramsAre",
+	},
 }
