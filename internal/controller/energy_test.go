@@ -28,9 +28,9 @@ func TestEnergyGoesToClustersAndJobsAlsoWhileMembersAreCleanedAndUnderTheNextLea
 	l := newLed(t, memory.New())
 	l.node("n1", 4)
 	l.want("c1")
-	view := l.mustPass()
+	l.mustPass()
 	l.report(api.MemberReady)
-	view = l.mustPass()
+	view := l.mustPass()
 	e := &Energy{Book: energy.NewBook()}
 	seconds := int64(0)
 	e.Sample = func(string) (*api.EnergySample, time.Time) { return sampled(l.cache.View(), seconds), l.now }

@@ -228,10 +228,7 @@ func TestEnergyIsConservedThroughMembersJobsBreaksAndLeaders(t *testing.T) {
 					stored[r.Hour.Unix()] = r
 					b.Stored(&r)
 				}
-				var newest []api.EnergyRecord
-				for _, r := range b.Records() {
-					newest = append(newest, r)
-				}
+				newest := b.Records()
 				b = NewBook()
 				b.Open(newest)
 			}

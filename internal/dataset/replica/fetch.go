@@ -28,8 +28,6 @@ const (
 	// retryMin and retryMax are the pauses between attempts.
 	retryMin = time.Second
 	retryMax = time.Minute
-	// peersPatience is how long peers may send nothing before the sources are asked.
-	peersPatience = 30 * time.Second
 )
 
 // Run makes the replicas what is wanted until ctx ends.
