@@ -81,6 +81,8 @@ type Group struct {
 	PortMTU PortMTU `json:"-"`
 	// VolumePlace is for placement, and never stored: it follows from the cluster's volumes.
 	VolumePlace VolumePlace `json:"-"`
+	// DataPlace is for placement, and never stored: it follows from what nodes have of Datasets.
+	DataPlace DataPlace `json:"-"`
 	// Ends is for placement, and never stored: when the members are gone at the latest. Zero: they have no limit.
 	Ends time.Time `json:"-"`
 }

@@ -137,3 +137,21 @@ func DatasetsOf(groups []Group) []string {
 	}
 	return names
 }
+
+// DataPlace is what nodes have of a group's datasets. The zero value is of a group without datasets, or one of whose datasets no node has anything.
+type DataPlace struct {
+	// Whole are the names of the nodes that have all of them.
+	Whole []string
+	// HeldBytes are what nodes have, by name, and OfBytes what there is, as far as sizes are known.
+	HeldBytes map[string]int64
+	OfBytes   int64
+}
+
+// DataHeld tells what a node has of the datasets of a group, and which members of the group are there.
+type DataHeld struct {
+	Group     string   `json:"group"`
+	Node      string   `json:"node"`
+	HeldBytes int64    `json:"held_bytes"`
+	OfBytes   int64    `json:"of_bytes"`
+	Members   []string `json:"members,omitempty"`
+}

@@ -95,6 +95,8 @@ type Explanation struct {
 	// Machines say, for groups of whole machines, why members have the machines that they have, and which others fit, in the order in which they would
 	// be taken.
 	Machines []MachineFit `json:"machines,omitempty"`
+	// Data tells, for groups with datasets, which nodes have how much of them: a group goes to nodes that have all, where these have room.
+	Data []DataHeld `json:"data,omitempty"`
 	// GPUs are the remote GPUs of members, with why each was chosen.
 	GPUs []DeviceUse `json:"gpus,omitempty"`
 	// Message is the whole of it in a few sentences for people.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +17,8 @@ func (a *app) clusterExplain() *cobra.Command {
 		Long: `Explain the state of a cluster: its members that wait for room, their place in the queue, the binding constraint, and the latest start
 if nothing changes but time limits that end. For groups of whole machines, the command lists the machines that the members have, and whether the
 other machines would fit, in the order in which they would be taken.
+
+For groups with datasets, it lists which nodes have how much of them.
 
 Of members that could have several GPUs, it lists which they have and why. EXPECTED is how many times as long as on a local GPU an average kernel was
 expected to take; 'nearmetal measure gpu --member' compares that with what is measured.`,
@@ -37,6 +40,7 @@ expected to take; 'nearmetal measure gpu --member' compares that with what is me
 				a.printWaiting(w, ex.Waiting, false)
 			}
 			printMachineFits(w, ex.Machines)
+			printData(w, ex.Data)
 			printGPUChoices(w, ex.GPUs)
 		})
 	}
@@ -69,6 +73,19 @@ func printMachineFits(w io.Writer, fits []api.MachineFit) {
 	t := newTable(w, "GROUP", "MACHINE", "MEMBER", "FITS", "REASON")
 	for _, f := range fits {
 		t.row(f.Group, f.Node, orElse(f.Member, "-"), yesNo(f.Fits), f.Reason)
+	}
+	t.flush()
+}
+
+// printData prints what nodes have of a cluster's datasets.
+func printData(w io.Writer, data []api.DataHeld) {
+	if len(data) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	t := newTable(w, "GROUP", "NODE", "DATASETS HERE", "OF", "MEMBERS HERE")
+	for _, d := range data {
+		t.row(d.Group, d.Node, datasetBytes(d.HeldBytes), datasetBytes(d.OfBytes), orElse(strings.Join(d.Members, ","), "-"))
 	}
 	t.flush()
 }

@@ -180,7 +180,20 @@ func planGroup(v *View, g api.Group, index int, c conditions, used *uses) ([]nod
 	if all := f.allAtVolumes(g.Size); all != nil {
 		return all, g.Size
 	}
-	f.tree = v.treeOfLeaves(f.fabric, used)
+	if only := v.withData(g.DataPlace); only != nil && c.level == freeNow {
+		near := *f
+		near.only = only
+		if all, _ := near.plan(g.Size); all != nil {
+			return all, g.Size
+		}
+	}
+	return f.plan(g.Size)
+}
+
+// plan says how many members of a size go where, in rank order, or nil and how many would fit.
+func (f *finder) plan(size int) ([]nodeCount, int) {
+	v := f.v
+	f.tree = v.treeOfLeaves(f.fabric, f.used)
 	// room counts the nodes of each kind by how many members they hold.
 	var room [kinds][]int
 	for k := range room {
@@ -198,11 +211,11 @@ func planGroup(v *View, g api.Group, index int, c conditions, used *uses) ([]nod
 			f.tree.add(k, f.leafOf(id), members)
 		}
 	}
-	sum, left := 0, g.Size
+	sum, left := 0, size
 	for _, n := range total {
 		sum += n
 	}
-	if sum < g.Size {
+	if sum < size {
 		return nil, sum
 	}
 	var chosen [kinds]choice
@@ -237,6 +250,8 @@ type finder struct {
 	whole bool
 	// volumes are where members have their volumes.
 	volumes volumeNodes
+	// only are the nodes that count, as long as members share no CPUs there and no link is bad; nil: all do.
+	only bitset
 	// ends is when members are gone at the latest; zero: they have no limit.
 	ends time.Time
 	// devices are those that each member needs of its own node.
@@ -288,6 +303,9 @@ func (v *View) finder(g api.Group, index int, c conditions, used *uses) *finder 
 func (f *finder) room(id int32) (members, spare int32, kind int) {
 	r := &f.v.rows[id]
 	if f.volumes.wanted && !f.volumes.has(id, r) {
+		return 0, 0, 0
+	}
+	if f.only != nil && (!f.only.has(int(id)) || r.over || f.faulty(r) != 0) {
 		return 0, 0, 0
 	}
 	if r.window != 0 && f.level != everything && r.reachesWindow(f.ends) {

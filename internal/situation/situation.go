@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
+	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -25,6 +26,7 @@ type Heard interface {
 	Reported(name string) bool
 	Clean(name string) []string
 	MemberState(node, assignmentID string) (monitor.MemberState, bool)
+	Datasets() []datasetplan.Node
 }
 
 // Site is a site at one moment.
@@ -44,6 +46,7 @@ type Site struct {
 	heard   Heard
 	reading time.Time
 	proofs  map[api.Proof]bool // those heard now
+	data    []datasetplan.Node // what nodes have of datasets
 	fabrics Fabrics
 }
 
@@ -85,6 +88,9 @@ func Observe(view *state.View, heard Heard, fabrics Fabrics, now, reading, leade
 	s := &Site{
 		View: view, Now: now, reading: reading, LeaderSince: leaderSince, Deadlines: deadlines, heard: heard, fabrics: fabrics,
 		Nodes: make(map[string]lifecycle.NodeState, len(view.Nodes)), standing: make(map[string]standing, len(view.Nodes)), proofs: map[api.Proof]bool{},
+	}
+	if len(view.Datasets) > 0 {
+		s.data = heard.Datasets()
 	}
 	for _, n := range view.Nodes {
 		now := standingOf(n)
@@ -295,6 +301,7 @@ func (s *Site) groups(intent *api.ClusterIntent) []api.Group {
 	groups := slices.Clone(s.View.WithFunctions(intent.Project, intent.Spec))
 	for i := range groups {
 		groups[i].PortMTU, groups[i].VolumePlace = portMTU(s.View, intent, &groups[i], s.Encrypted), volumes
+		groups[i].DataPlace = dataPlace(s.View, intent.Project, groups[i].Datasets, s.data)
 		if placement.Whole(groups[i].Stack) {
 			groups[i].VolumePlace = s.volumesOfMachines(intent)
 		}

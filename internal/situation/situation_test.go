@@ -8,6 +8,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
+	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/placement"
@@ -22,6 +23,7 @@ type told map[string]monitor.MemberState
 func (told) Node(string) (api.NodePhase, time.Time, string) { return api.NodeReady, time.Time{}, "" }
 func (told) Reported(string) bool                           { return true }
 func (told) Clean(string) []string                          { return nil }
+func (told) Datasets() []datasetplan.Node                   { return nil }
 func (h told) MemberState(_, id string) (monitor.MemberState, bool) {
 	seen, ok := h[id]
 	return seen, ok

@@ -117,7 +117,7 @@ var cellGuards = []Mutant{
 	{
 		Guard:   "a group goes under as few leaf switches as it can",
 		File:    "internal/placement/plan.go",
-		Find:    "f.tree = v.treeOfLeaves(f.fabric, used)",
+		Find:    "f.tree = v.treeOfLeaves(f.fabric, f.used)",
 		Replace: "",
 		Test:    "./internal/placement TestRandomGroupsUseNoLeafMoreThanTheyMust",
 	},

@@ -191,4 +191,25 @@ var datasetGuards = []Mutant{
 		Replace: "sourceChanged(was, r.want) {\n\t\t\tr.failures",
 		Test:    "./internal/dataset/replica TestANodeThatFailedSaysSoWhileItWaitsForAnother",
 	},
+	{
+		Guard:   "members go where their datasets are",
+		File:    "internal/placement/plan.go",
+		Find:    "only != nil && c.level == freeNow {",
+		Replace: "false {",
+		Test:    "./internal/placement TestMembersGoWhereTheirDatasetsAreIfAllFitThere",
+	},
+	{
+		Guard:   "members share no CPUs for being where their datasets are",
+		File:    "internal/placement/plan.go",
+		Find:    "!f.only.has(int(id)) || r.over ||",
+		Replace: "!f.only.has(int(id)) ||",
+		Test:    "./internal/placement TestMembersGoWhereTheirDatasetsAreIfAllFitThere",
+	},
+	{
+		Guard:   "a node has the datasets of a group only with all of them",
+		File:    "internal/situation/dataplace.go",
+		Find:    "if whole == len(datasets) {",
+		Replace: "if whole > 0 {",
+		Test:    "./internal/situation TestNodesHaveTheDatasetsOfAGroupThatTheySayThatTheyHaveWhole",
+	},
 }
