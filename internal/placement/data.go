@@ -4,18 +4,18 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// withData are the nodes that have all datasets of a group: it goes there as a whole where they have room, since nothing is fetched then. nil: there are none.
-func (v *View) withData(p api.DataPlace) bitset {
-	var nodes bitset
-	for _, name := range p.Whole {
-		id := v.nodeHere(name)
-		if id < 0 {
-			continue
-		}
-		if nodes == nil {
-			nodes = newBitset(len(v.rows))
-		}
-		nodes.set(int(id))
+// allWithData puts a whole group on nodes that have all its datasets, since nothing is fetched then: nil where they have no room for all of it.
+func (f *finder) allWithData(p api.DataPlace, size int) []nodeCount {
+	if len(p.Whole) == 0 || f.level != freeNow {
+		return nil
 	}
-	return nodes
+	near := *f
+	near.only = newBitset(len(f.v.rows))
+	for _, name := range p.Whole {
+		if id := f.v.nodeHere(name); id >= 0 {
+			near.only.set(int(id))
+		}
+	}
+	all, _ := near.plan(size)
+	return all
 }

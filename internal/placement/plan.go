@@ -180,12 +180,8 @@ func planGroup(v *View, g api.Group, index int, c conditions, used *uses) ([]nod
 	if all := f.allAtVolumes(g.Size); all != nil {
 		return all, g.Size
 	}
-	if only := v.withData(g.DataPlace); only != nil && c.level == freeNow {
-		near := *f
-		near.only = only
-		if all, _ := near.plan(g.Size); all != nil {
-			return all, g.Size
-		}
+	if all := f.allWithData(g.DataPlace, g.Size); all != nil {
+		return all, g.Size
 	}
 	return f.plan(g.Size)
 }

@@ -193,9 +193,9 @@ var datasetGuards = []Mutant{
 	},
 	{
 		Guard:   "members go where their datasets are",
-		File:    "internal/placement/plan.go",
-		Find:    "only != nil && c.level == freeNow {",
-		Replace: "false {",
+		File:    "internal/placement/data.go",
+		Find:    "if len(p.Whole) == 0 || f.level != freeNow {",
+		Replace: "if true {",
 		Test:    "./internal/placement TestMembersGoWhereTheirDatasetsAreIfAllFitThere",
 	},
 	{
