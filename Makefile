@@ -91,6 +91,8 @@ test-gpuremote: ## format, lint and test only remote GPUs
 	cd gpuremote && $(CARGO) fmt --check
 	cd gpuremote && $(CARGO) clippy --locked --workspace --all-targets --quiet -- -D warnings
 	cd gpuremote && $(CARGO) test --locked --workspace --quiet
+	cd gpuremote && $(CARGO) build --locked --quiet -p gpuremote-server -p gpuremote-opencl -p nearmetal-gpu-kernels
+	NEARMETAL_GPU_PROGRAMS=$(CURDIR)/.build/gpuremote/debug $(GO) test -count=1 -run OnPoCL ./internal/measure/study
 
 # Failpoints are built in: crash tests kill the process that they mark. Lint has vetted the code.
 unit: setup member boot smp ## run only unit and conformance tests

@@ -62,7 +62,7 @@ func TestWhatIsDividedAmongJobsAddsUp(t *testing.T) {
 		amount, n := rapid.Int64Range(0, math.MaxInt64).Draw(t, "amount"), rapid.IntRange(1, 50).Draw(t, "jobs")
 		left := amount
 		for _, part := range evenly(amount, n) {
-			if part < 0 || part > amount/int64(n)+1 {
+			if part < 0 || part-amount/int64(n) > 1 {
 				t.Fatalf("a part of %d among %d is %d", amount, n, part)
 			}
 			left -= part

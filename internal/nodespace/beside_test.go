@@ -34,6 +34,7 @@ func besideHost(t *testing.T, f func(h host)) {
 			ip link set lo up; ip link add up0 type veth peer name eth0 netns `+h.outside.Path()+`
 			ip link set up0 up; ip address add 192.0.2.2/24 dev up0; ip route add default via 192.0.2.1`)
 		in(t, h.outside, `ip link set lo up; ip link set eth0 up; ip address add 192.0.2.1/24 dev eth0; ip address add 203.0.113.1/32 dev lo`)
+		script(t, `timeout 10 sh -c 'until ip link show up0 | grep -q "state UP"; do sleep 0.01; done'`) // the kernel says it a little later
 		h.internet = listen(t, h.outside, "203.0.113.1:0")
 		f(h)
 	})

@@ -36,6 +36,11 @@ func writeEveryKind(w *world) {
 		Name: "sim", Size: 2, Shape: api.Shape{Cores: 4, Memory: 1 << 29}, Stack: api.StackContainer, Environment: "local",
 	}}, TimeLimit: api.Duration(time.Hour)}
 	w.reach(w.repo.CreateCluster(ctx, sim))
+	w.reach(w.repo.CreateDataset(ctx, datasetOf("physics", "events")))
+	reader := sim
+	reader.Name, reader.UID, reader.Labels = "physics.reader", "uid-physics.reader", nil
+	reader.Spec.Groups = []api.Group{{Name: "r", Size: 1, Shape: api.Shape{Cores: 1, Memory: 1 << 29}, Stack: api.StackContainer, Environment: "local", Datasets: []string{"events"}}}
+	w.reach(w.repo.CreateCluster(ctx, reader))
 	as := w.first(70) // two chunks
 	as[64].Devices = []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "half", Takes: map[string]int64{"slices": 3}}}
 	ended := span(api.SpanAllocated, now, now.Add(time.Minute))

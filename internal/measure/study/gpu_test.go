@@ -215,12 +215,10 @@ func TestTimesOfProcessorsAreReadFromProc(t *testing.T) {
 
 // The real programs on PoCL: each way checks the results of its kernels.
 func TestTheKernelsRunByEachWayOnPoCL(t *testing.T) {
+	needs.Request(t, "NEARMETAL_GPU_PROGRAMS", "make test-gpuremote, which builds the programs of remote GPUs")
 	programs := os.Getenv("NEARMETAL_GPU_PROGRAMS")
-	if programs == "" {
-		programs = filepath.Join("..", "..", "..", "bin", "gpuremote")
-	}
 	if _, err := os.Stat(filepath.Join(programs, "nearmetal-gpu-server")); err != nil {
-		needs.Missing(t, "%s is not there; run: make gpuremote", programs)
+		needs.Missing(t, "%s has no programs of remote GPUs", programs)
 	}
 	if drivers, err := filepath.Glob("/etc/OpenCL/vendors/*.icd"); err != nil || len(drivers) == 0 {
 		needs.Missing(t, "there is no OpenCL driver; install pocl-opencl-icd")
