@@ -76,7 +76,13 @@ func (w *gpuWays) startServer(ctx context.Context) error {
 	if _, err := rand.Read(token); err != nil {
 		return err
 	}
-	if err := os.WriteFile(w.path("token"), []byte(hex.EncodeToString(token)+"\n"), 0o600); err != nil {
+	// The only OpenCL driver that programs find is the remote one: the loader takes those whose names are in files of a folder.
+	err := errors.Join(
+		os.WriteFile(w.path("token"), []byte(hex.EncodeToString(token)+"\n"), 0o600),
+		os.Mkdir(w.path("vendors"), 0o700),
+		os.WriteFile(w.path("vendors/nearmetal.icd"), []byte(filepath.Join(w.study.Programs, openCLDriver)+"\n"), 0o600),
+	)
+	if err != nil {
 		return err
 	}
 	free, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
@@ -157,6 +163,9 @@ func (w *gpuWays) close() {
 	_ = os.RemoveAll(w.dir)
 }
 
+// openCLDriver is the remote driver among the programs of remote GPUs.
+const openCLDriver = "libnearmetal_opencl.so"
+
 // ownDriver is the environment of programs that use the machine's own driver.
 func ownDriver() []string {
 	var kept []string
@@ -171,7 +180,7 @@ func ownDriver() []string {
 // byServer is the environment of programs that use the GPU by a server. Nothing leads them to the machine's own driver.
 func (w *gpuWays) byServer(at string) []string {
 	programs := w.study.Programs
-	return append(ownDriver(), "NEARMETAL_GPU_SERVER="+at, "NEARMETAL_GPU_TOKEN_FILE="+w.path("token"), "OCL_ICD_VENDORS="+programs, "LD_LIBRARY_PATH="+programs)
+	return append(ownDriver(), "NEARMETAL_GPU_SERVER="+at, "NEARMETAL_GPU_TOKEN_FILE="+w.path("token"), "OCL_ICD_VENDORS="+w.path("vendors"), "LD_LIBRARY_PATH="+programs)
 }
 
 // checkHidden makes sure that what is to be measured by a server is not the machine's own driver: without the server there is no device.
