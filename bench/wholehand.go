@@ -206,20 +206,20 @@ func (p *wholePeer) reachable(ctx context.Context, i int) error {
 	}
 }
 
-// mpi runs a program of MPI on the first count machines, cores ranks on each, and returns what it printed.
-func (p *wholePeer) mpi(ctx context.Context, program string, count, cores int) (string, error) {
+// mpi runs a program of MPI on the first count machines, and returns what it printed.
+func (p *wholePeer) mpi(ctx context.Context, program string, count int) (string, error) {
 	first := "root@" + p.hosts[0].String()
 	if out, err := p.ssh(ctx, "scp", "-q", program, first+":hello").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("scp: %w: %s", err, out)
 	}
 	var hosts, others []string
 	for i := range count {
-		hosts = append(hosts, fmt.Sprintf("h%d:%d", i, cores))
+		hosts = append(hosts, fmt.Sprintf("h%d:%d", i, wholeCores))
 		if i > 0 {
 			others = append(others, fmt.Sprintf("h%d", i))
 		}
 	}
-	command := spreadHello(others) + fmt.Sprintf("mpirun --allow-run-as-root -n %d --host %s ./hello", count*cores, strings.Join(hosts, ","))
+	command := spreadHello(others) + fmt.Sprintf("mpirun --allow-run-as-root -n %d --map-by node --host %s ./hello", ranksOf(count), strings.Join(hosts, ","))
 	out, err := p.ssh(ctx, "ssh", first, command).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("mpirun by hand: %w: %s", err, out)
