@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -24,6 +26,14 @@ type Energy struct {
 	// run names the leadership, which began at a time of the machine's clock: samples of machines without an agent of the site's are of it.
 	run   string
 	began time.Time
+	// ran are the jobs that were seen running lately, by the UID of their cluster, in the order of IDs.
+	ran map[string][]ranJob
+}
+
+// ranJob is a job that was seen running from a look to another one, by the machine's clock.
+type ranJob struct {
+	id          string
+	first, last time.Time
 }
 
 // Pace of the account of energy: samples come every five seconds, and what they add up to is stored twice a minute.
@@ -84,7 +94,7 @@ func (l *leader) storeEnergy(ctx context.Context, book *energy.Book) error {
 
 // takeEnergy takes the newest sample of each node. now is the time of decisions, reading the machine's clock at the same moment.
 func takeEnergy(e *Energy, view *state.View, now, reading time.Time) {
-	jobs := runningJobs(view)
+	e.seeJobs(view, reading)
 	known := map[string]bool{}
 	for n := range view.Agents() {
 		known[n.Name] = true
@@ -94,7 +104,11 @@ func takeEnergy(e *Energy, view *state.View, now, reading time.Time) {
 			sample = e.whole(view, n.Name, reading)
 		}
 		if sample != nil {
-			e.Book.Take(n.Name, sample, energy.World{Owners: ownersOn(view, n.Name, jobs), BMC: bmc, ReadAt: at}, now)
+			heard := at
+			if heard.IsZero() { // nobody sent it
+				heard = reading
+			}
+			e.Book.Take(n.Name, sample, energy.World{Owners: e.ownersOn(view, n.Name, heard), BMC: bmc, ReadAt: at}, now)
 		}
 	}
 	e.Book.Forget(known)
@@ -113,22 +127,51 @@ func (e *Energy) whole(view *state.View, node string, reading time.Time) *api.En
 	return nil
 }
 
-// runningJobs are the IDs of the jobs that run, by the UID of their cluster, in order.
-func runningJobs(view *state.View) map[string][]string {
-	all := map[string][]string{}
+// seeJobs notes which jobs run now. Those that have not run since the sample before the newest are forgotten.
+func (e *Energy) seeJobs(view *state.View, reading time.Time) {
+	before := e.ran
+	e.ran = map[string][]ranJob{}
+	seen := map[string]bool{}
 	for _, j := range view.Jobs { // in the order of IDs
-		if j.Phase == api.JobRunning {
-			all[j.ClusterUID] = append(all[j.ClusterUID], j.ID)
+		if j.Phase != api.JobRunning {
+			continue
 		}
+		seen[j.ID] = true
+		job := ranJob{id: j.ID, first: reading, last: reading}
+		for _, was := range before[j.ClusterUID] {
+			if was.id == j.ID {
+				job.first = was.first
+			}
+		}
+		e.ran[j.ClusterUID] = append(e.ran[j.ClusterUID], job)
 	}
-	return all
+	for cluster, jobs := range before {
+		for _, j := range jobs {
+			if !seen[j.id] && reading.Sub(j.last) < 4*energyEvery {
+				e.ran[cluster] = append(e.ran[cluster], j)
+			}
+		}
+		slices.SortFunc(e.ran[cluster], func(a, b ranJob) int { return strings.Compare(a.id, b.id) })
+	}
 }
 
-// ownersOn are the owners of the assignments on a node, those among them that are being cleaned.
-func ownersOn(view *state.View, node string, jobs map[string][]string) map[string]energy.Owner {
+// jobsAt are the IDs of the jobs of a cluster that ran in the time of a sample that was heard at this time. Looks and samples are equally far apart, so a
+// job that has ended since may have worked in it, and one that was seen first at the look after it, too.
+func (e *Energy) jobsAt(cluster string, heard time.Time) []string {
+	var ids []string
+	for _, j := range e.ran[cluster] {
+		if !j.first.Add(-energyEvery).After(heard) && !j.last.Add(energyEvery).Before(heard) {
+			ids = append(ids, j.id)
+		}
+	}
+	return ids
+}
+
+// ownersOn are the owners of the assignments on a node, those among them that are being cleaned, with the jobs that ran in the time of a sample.
+func (e *Energy) ownersOn(view *state.View, node string, heard time.Time) map[string]energy.Owner {
 	owners := map[string]energy.Owner{}
 	for _, c := range view.ClustersOnNode(node) {
-		o := energy.Owner{ClusterUID: c.UID(), Cluster: c.Name(), Project: c.Intent.Project, User: c.Intent.User, Jobs: jobs[c.UID()]}
+		o := energy.Owner{ClusterUID: c.UID(), Cluster: c.Name(), Project: c.Intent.Project, User: c.Intent.User, Jobs: e.jobsAt(c.UID(), heard)}
 		for a := range c.AllWithRef() {
 			if a.Node == node {
 				owners[a.ID] = o

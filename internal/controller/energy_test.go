@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -114,7 +115,7 @@ func TestAllThatTheBMCOfAMembersMachineSaysIsTheMembers(t *testing.T) {
 		if sample == nil {
 			t.Fatal("the machine's member is not seen")
 		}
-		e.Book.Take("n1", sample, energy.World{Owners: ownersOn(l.cache.View(), "n1", nil), BMC: &api.EnergyReading{Source: api.EnergyBMC, Tag: api.EnergyMeasured, Watts: &watts}}, at)
+		e.Book.Take("n1", sample, energy.World{Owners: e.ownersOn(l.cache.View(), "n1", at), BMC: &api.EnergyReading{Source: api.EnergyBMC, Tag: api.EnergyMeasured, Watts: &watts}}, at)
 	}
 	records := e.Book.Records()
 	if len(records) != 1 || len(records[0].Shares) != 1 || records[0].Shares[0].MeasuredMicrojoules != 6000e6 || records[0].Counter.MeasuredMicrojoules != 6000e6 {
@@ -122,5 +123,35 @@ func TestAllThatTheBMCOfAMembersMachineSaysIsTheMembers(t *testing.T) {
 	}
 	if e.whole(l.cache.View(), "n2", l.now) != nil {
 		t.Error("a node that no member has whole has a sample")
+	}
+}
+
+// The leader looks at a sample up to one pause after it was sent: a job that has ended meanwhile worked in its time all the same.
+func TestAJobThatHasEndedSinceTheSampleHasItsEnergy(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 1, 2, 4, 0, 0, 0, time.UTC)
+	e := &Energy{}
+	look := func(after time.Duration, running ...string) {
+		view := &state.View{}
+		for _, id := range running {
+			view.Jobs = append(view.Jobs, &api.Job{ID: id, ClusterUID: "uc1", Phase: api.JobRunning})
+		}
+		e.seeJobs(view, at.Add(after))
+	}
+	look(0, "b")
+	look(5*time.Second, "b", "c")
+	look(10*time.Second, "a")
+	for heard, want := range map[time.Duration][]string{
+		5 * time.Second:  {"a", "b", "c"}, // a may have begun before it was seen
+		9 * time.Second:  {"a", "b", "c"},
+		11 * time.Second: {"a"},
+	} {
+		if got := e.jobsAt("uc1", at.Add(heard)); !slices.Equal(got, want) {
+			t.Errorf("in the time of a sample after %v ran %v, want %v", heard, got, want)
+		}
+	}
+	look(30*time.Second, "a")
+	if got := e.ran["uc1"]; len(got) != 1 || got[0].id != "a" {
+		t.Errorf("what is remembered after half a minute: %+v", got)
 	}
 }

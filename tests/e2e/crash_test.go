@@ -153,6 +153,9 @@ var acts = map[string][]string{
 	"purge":       {"state.after-volume-delete-request", "state.before-volume-forgotten", "state.after-volume-forgotten"},
 	"import":      {"state.after-volume-intent", "agent.before-import", "agent.after-import"},
 	"import end":  {"state.after-import-given-up"},
+	"dataset":     {"state.after-dataset"},
+	"replica":     {"replica.before-place", "replica.before-whole"},
+	"dataset end": {"state.after-dataset-delete"},
 	"network":     {"state.after-network-intent", "controller.before-network", "state.after-network"},
 	"records":     {"state.after-network-records"},
 	"create":      append([]string{"state.after-intent", "container.after-sandbox-group", "container.after-sandbox"}, beginning...),
@@ -236,6 +239,7 @@ func (l life) live() {
 	})
 	l.float()
 	l.keep()
+	l.data()
 	c := l.waitMembers(l.cluster, first(4, l.cluster))
 	l.checkUsable(c)
 	l.checkSound()
@@ -294,6 +298,23 @@ func (l life) keep() {
 		})
 	})
 	l.imports(name)
+}
+
+// data adds a dataset, has a node keep a replica of it, and deletes it.
+func (l life) data() {
+	l.t.Helper()
+	far, name := startNginx(l.t), "set-"+l.cluster
+	sha, _ := far.add(name, 1<<20)
+	url := "http://" + l.hostAddress() + ":" + far.port + "/" + name
+	l.act("dataset", func() { l.retry("dataset", "add", name, "--file", url+",sha256="+sha) })
+	l.act("replica", func() {
+		l.retry("dataset", "replicate", name, "--node", "n1", "--no-wait")
+		l.eventually(2*time.Minute, "a replica of "+name, func() bool {
+			d, err := l.api().Dataset(l.t.Context(), name)
+			return err == nil && len(d.Replicas) == 1 && d.Replicas[0].Phase == api.ReplicaWhole
+		})
+	})
+	l.act("dataset end", func() { l.retry("dataset", "delete", name) })
 }
 
 // imports makes a volume of a backup, which is sent until it has arrived, and none of a damaged one.
@@ -374,7 +395,7 @@ func (l life) retry(args ...string) {
 	l.t.Helper()
 	unheard := map[string]int{
 		"create": exitConflict, "delete": exitNotFound, "extend": exitConflict, "pause": exitConflict, "resume": exitConflict,
-		"allocate": exitConflict, "release": exitNotFound,
+		"allocate": exitConflict, "release": exitNotFound, "add": exitConflict,
 	}[args[1]]
 	tries := 0
 	l.eventually(2*time.Minute, strings.Join(args, " "), func() bool {

@@ -77,7 +77,7 @@ func TestALibraryLayerIsAddedToARunningClusterAndTakenAway(t *testing.T) {
 	s.eventually(time.Minute, "the cluster to be ready again", func() bool {
 		var c api.Cluster
 		s.mustJSON(&c, "cluster", "show", "c1")
-		return c.Status.Phase == api.ClusterReady && len(c.Status.Layers) == 1 && c.Status.Layers[0].State == api.LayerReady
+		return c.Status.Phase == api.ClusterReady && c.Status.ReadyMembers == 2 && len(c.Status.Layers) == 1 && c.Status.Layers[0].State == api.LayerReady
 	})
 
 	s.must("cluster", "ssh", "c1", "c1-0", "--", "cd /layers/solver/solver && { sleep 1000 >/dev/null 2>&1 & echo $! > ~/holder; }")
