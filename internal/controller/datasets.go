@@ -38,18 +38,18 @@ func (d *desiredStates) updateDatasets(view *state.View, dirty map[string]bool) 
 	if len(view.Datasets) == 0 && len(reported) == 0 && len(d.datasets) == 0 {
 		return
 	}
-	told := plan.Told(d.knownDatasets(view), reported)
-	for node, all := range told {
+	orders := plan.Orders(d.knownDatasets(view), reported)
+	for node, all := range orders {
 		if !reflect.DeepEqual(all, d.datasets[node]) {
 			dirty[node] = true
 		}
 	}
 	for node := range d.datasets {
-		if told[node] == nil {
+		if orders[node] == nil {
 			dirty[node] = true
 		}
 	}
-	d.datasets = told
+	d.datasets = orders
 }
 
 // knownDatasets are the stored datasets, with the nodes that have members with them, and with their opened credentials.

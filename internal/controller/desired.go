@@ -54,7 +54,7 @@ type desiredStates struct {
 	volumesSeen [2]any
 	// sharings are the orders to nodes about volumes that cross between them. agents have the reports of what nodes did.
 	sharings map[string][]volume.Sharing
-	// datasets are what nodes are told of datasets, and credentials the opened ones, by UID.
+	// datasets are the orders of nodes about datasets. credentials are the opened ones, by UID.
 	datasets    map[string][]dataset.Wanted
 	credentials map[string]*api.DatasetCredential
 	unseal      func(uid string, sealed []byte) ([]byte, error)

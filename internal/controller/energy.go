@@ -155,8 +155,8 @@ func (e *Energy) seeJobs(view *state.View, reading time.Time) {
 	}
 }
 
-// jobsAt are the IDs of the jobs of a cluster that ran in the time of a sample that was heard at this time. Looks and samples are equally far apart, so a
-// job that has ended since may have worked in it, and one that was seen first at the look after it, too.
+// jobsAt returns the IDs of a cluster's jobs that may have run in the interval of a sample received at this time. The leader looks every five seconds, and so
+// do agents, so a job counts if it was seen running up to one interval before or after.
 func (e *Energy) jobsAt(cluster string, heard time.Time) []string {
 	var ids []string
 	for _, j := range e.ran[cluster] {

@@ -1,7 +1,7 @@
-// Package plan decides what each node is told about datasets: which it keeps, which it fetches from the files' sources, and which from other nodes.
+// Package plan assigns datasets to nodes: which a node keeps, which it fetches from the files' sources, and which from other nodes.
 //
 // It is pure. One node at a time fetches a dataset from its sources, and the others take it from there: a source far away sends everything once. It must
-// never decide that a replica is good: nodes verify every file. Start with Told.
+// never decide that a replica is good: nodes verify every file. Start with Orders.
 package plan
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/dataset"
 )
 
-// maxPeers is how many peers a node is told of.
+// maxPeers bounds the peers in an order.
 const maxPeers = 8
 
 // Node is a node that is heard of.
@@ -32,9 +32,9 @@ type Dataset struct {
 	Members []string
 }
 
-// Told returns what each node is told, by UID. Nodes that are not heard of are told the same as if they had nothing.
-func Told(datasets []Dataset, nodes []Node) map[string][]dataset.Wanted {
-	told := map[string][]dataset.Wanted{}
+// Orders returns the orders of each node, sorted by the UIDs of datasets. A node that has not reported gets the orders of one that has nothing.
+func Orders(datasets []Dataset, nodes []Node) map[string][]dataset.Wanted {
+	orders := map[string][]dataset.Wanted{}
 	known := map[string]bool{}
 	for i := range datasets {
 		d := &datasets[i]
@@ -43,25 +43,25 @@ func Told(datasets []Dataset, nodes []Node) map[string][]dataset.Wanted {
 		seen := statesOf(d.UID, nodes)
 		one := spreadOf(d, wanting, seen)
 		for _, name := range wanting {
-			told[name] = append(told[name], one.wanted(name))
+			orders[name] = append(orders[name], one.wanted(name))
 		}
 		for name := range seen { // what is no longer wanted there, and goes by itself or because somebody says so
 			if !slices.Contains(wanting, name) {
-				told[name] = append(told[name], dataset.Wanted{UID: d.UID, Name: d.Name, Evictions: d.Evictions[name], Checks: d.Checks})
+				orders[name] = append(orders[name], dataset.Wanted{UID: d.UID, Name: d.Name, Evictions: d.Evictions[name], Checks: d.Checks})
 			}
 		}
 	}
 	for _, n := range nodes {
 		for i := range n.States {
 			if uid := n.States[i].UID; !known[uid] {
-				told[n.Name] = append(told[n.Name], dataset.Wanted{UID: uid, Purge: true})
+				orders[n.Name] = append(orders[n.Name], dataset.Wanted{UID: uid, Purge: true})
 			}
 		}
 	}
-	for _, all := range told {
+	for _, all := range orders {
 		slices.SortFunc(all, func(a, b dataset.Wanted) int { return cmp.Compare(a.UID, b.UID) })
 	}
-	return told
+	return orders
 }
 
 func union(a, b []string) []string {
@@ -158,7 +158,7 @@ func seedOf(wanting []string, has map[string]seen) string {
 	return best
 }
 
-// wanted is what a node that should have the dataset is told.
+// wanted is the order for a node that should have the dataset.
 func (s *spread) wanted(name string) dataset.Wanted {
 	d := s.of
 	w := dataset.Wanted{
@@ -172,7 +172,7 @@ func (s *spread) wanted(name string) dataset.Wanted {
 	return w
 }
 
-// peers are the URLs that a node is told of: each begins at another, so that not all ask the same.
+// peers are the URLs in the order of a node. Each list begins at another peer, so that not all nodes ask the same one.
 func (s *spread) peers(name string) []string {
 	others := slices.DeleteFunc(slices.Sorted(maps.Keys(s.serving)), func(other string) bool { return other == name })
 	if len(others) == 0 {

@@ -34,7 +34,7 @@ func heard(names ...string) []Node {
 func wantedOf(t *testing.T, told map[string][]dataset.Wanted, name string) dataset.Wanted {
 	t.Helper()
 	if len(told[name]) != 1 {
-		t.Fatalf("node %s is told %+v, want one dataset", name, told[name])
+		t.Fatalf("node %s has the order %+v, want one dataset", name, told[name])
 	}
 	return told[name][0]
 }
@@ -53,23 +53,23 @@ func seeds(told map[string][]dataset.Wanted) []string {
 }
 
 func TestOneNodeFetchesFromTheSources(t *testing.T) {
-	if got := seeds(Told(events(nil), nil)); len(got) > 0 {
+	if got := seeds(Orders(events(nil), nil)); len(got) > 0 {
 		t.Errorf("before a node is heard, %v fetch; want none", got)
 	}
-	if got := seeds(Told(events(nil), heard("n1", "n2", "n3"))); !slices.Equal(got, []string{"n1"}) {
+	if got := seeds(Orders(events(nil), heard("n1", "n2", "n3"))); !slices.Equal(got, []string{"n1"}) {
 		t.Errorf("%v fetch from the sources, want n1 alone", got)
 	}
 	nodes := heard("n1", "n2", "n3")
 	nodes[1].States[0].HeldBytes = 5
-	if got := seeds(Told(events(nil), nodes)); !slices.Equal(got, []string{"n2"}) {
+	if got := seeds(Orders(events(nil), nodes)); !slices.Equal(got, []string{"n2"}) {
 		t.Errorf("%v fetch, want n2, which has begun", got)
 	}
 	nodes[1].States[0].Failed = true
-	if got := seeds(Told(events(nil), nodes)); !slices.Equal(got, []string{"n1"}) {
+	if got := seeds(Orders(events(nil), nodes)); !slices.Equal(got, []string{"n1"}) {
 		t.Errorf("%v fetch after n2 failed, want n1", got)
 	}
 	nodes[2].PeerURL = "" // it can't take anything from others
-	if got := seeds(Told(events(nil), nodes)); !slices.Equal(got, []string{"n1", "n3"}) {
+	if got := seeds(Orders(events(nil), nodes)); !slices.Equal(got, []string{"n1", "n3"}) {
 		t.Errorf("%v fetch, want n3 besides n1", got)
 	}
 }
@@ -78,14 +78,14 @@ func TestOthersTakeADatasetFromTheNodeThatHasIt(t *testing.T) {
 	nodes := heard("n1", "n2", "n3")
 	contents := []dataset.Content{{SizeBytes: 1}, {SizeBytes: 2}}
 	nodes[0].States[0] = dataset.State{UID: "u1", Whole: true, Contents: contents}
-	told := Told(events(nil), nodes)
+	told := Orders(events(nil), nodes)
 	w := wantedOf(t, told, "n2")
 	if w.Wait || len(w.Contents) != 2 || !slices.Equal(w.Peers, []string{"http://n1", "http://n3"}) && !slices.Equal(w.Peers, []string{"http://n3", "http://n1"}) {
-		t.Errorf("n2 is told %+v, want contents, and the peers n1 and n3", w)
+		t.Errorf("n2 has the order %+v, want contents, and the peers n1 and n3", w)
 	}
 	nodes[0].PeerURL = "" // it serves nothing
-	if w := wantedOf(t, Told(events(nil), nodes), "n2"); len(w.Contents) > 0 || w.Wait {
-		t.Errorf("without a serving node n2 is told %+v, want it to fetch from the sources", w)
+	if w := wantedOf(t, Orders(events(nil), nodes), "n2"); len(w.Contents) > 0 || w.Wait {
+		t.Errorf("without a serving node n2 has the order %+v, want it to fetch from the sources", w)
 	}
 }
 
@@ -96,10 +96,10 @@ func TestAPrivateDatasetIsPassedOnByNobody(t *testing.T) {
 		func(d *Dataset) { d.Credential = &api.DatasetCredential{Token: "t"} },
 		func(d *Dataset) { d.Dataset.Sealed = []byte{1} }, // it did not open
 	} {
-		told := Told(events(sealed), nodes)
+		told := Orders(events(sealed), nodes)
 		for _, name := range []string{"n2", "n3"} {
 			if w := wantedOf(t, told, name); len(w.Peers) > 0 || len(w.Contents) > 0 || w.Wait {
-				t.Errorf("%s is told %+v of a private dataset, want it to fetch by itself", name, w)
+				t.Errorf("%s has the order %+v of a private dataset, want it to fetch by itself", name, w)
 			}
 		}
 	}
@@ -108,19 +108,19 @@ func TestAPrivateDatasetIsPassedOnByNobody(t *testing.T) {
 func TestWhatIsNoLongerWantedIsNamedByItsNumberOnly(t *testing.T) {
 	nodes := heard("n1", "n9")
 	all := events(func(d *Dataset) { d.Members, d.Evictions = []string{"n1"}, map[string]int64{"n9": 3} })
-	if w := wantedOf(t, Told(all, nodes), "n9"); w.Keep || w.Purge || w.Evictions != 3 || len(w.Files) > 0 {
-		t.Errorf("n9, which has a replica that nobody wants, is told %+v; want the number of its eviction", w)
+	if w := wantedOf(t, Orders(all, nodes), "n9"); w.Keep || w.Purge || w.Evictions != 3 || len(w.Files) > 0 {
+		t.Errorf("n9, which has a replica that nobody wants, has the order %+v; want the number of its eviction", w)
 	}
-	if w := wantedOf(t, Told(nil, nodes), "n9"); !w.Purge || w.Keep {
-		t.Errorf("after the dataset was deleted n9 is told %+v, want it purged", w)
+	if w := wantedOf(t, Orders(nil, nodes), "n9"); !w.Purge || w.Keep {
+		t.Errorf("after the dataset was deleted n9 has the order %+v, want it purged", w)
 	}
 	all = events(func(d *Dataset) { d.Members, d.Dataset.Nodes = nil, []string{"n9"} })
-	if w := wantedOf(t, Told(all, nodes), "n9"); !w.Keep {
-		t.Errorf("n9, which is to replicate, is told %+v", w)
+	if w := wantedOf(t, Orders(all, nodes), "n9"); !w.Keep {
+		t.Errorf("n9, which is to replicate, has the order %+v", w)
 	}
 }
 
-// TestEveryDatasetComesToEveryNode plays nodes that do what they are told, and fail now and then.
+// TestEveryDatasetComesToEveryNode plays nodes that follow orders, and fail now and then.
 func TestEveryDatasetComesToEveryNode(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -150,7 +150,7 @@ func TestEveryDatasetComesToEveryNode(t *testing.T) {
 				nodes = append(nodes, n)
 			}
 			whole = 0
-			for name, told := range Told(all, nodes) {
+			for name, told := range Orders(all, nodes) {
 				for _, w := range told {
 					s := states[name]
 					if s == nil {
