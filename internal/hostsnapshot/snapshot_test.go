@@ -258,7 +258,28 @@ func allThings(t *testing.T, dir string) []thing {
 				t.Fatal(err)
 			}
 			orphan = strings.TrimSpace(string(out))
+			awaitCommand(t, orphan, "sleep\x0086399\x00")
 		}, func(t *testing.T) { endOrphan(t, orphan) }},
+	}
+}
+
+// awaitCommand waits until a process runs a command: it is a copy of its parent first, and has no command for a moment while it becomes the program.
+func awaitCommand(t *testing.T, pid, want string) {
+	t.Helper()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		if got, err := os.ReadFile("/proc/" + pid + "/cmdline"); err != nil || string(got) == want {
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		select {
+		case <-look.C:
+		case <-t.Context().Done():
+			t.Fatalf("process %s does not become %q", pid, want)
+		}
 	}
 }
 

@@ -136,6 +136,20 @@ var groupGuards = []Mutant{
 		Test:    "./internal/fabric/node TestARestrictedPortSendsWhatRulesAllowAndReplies",
 	},
 	{
+		Guard:   "a packet to another address that a bridge floods asks a port nothing",
+		File:    "internal/fabric/plan/guard_chains.go",
+		Find:    `g.destination + " " + address, g.isToMany}`,
+		Replace: `"meta protocol ip", g.isToMany}`,
+		Test:    "./internal/fabric/node TestRoutedPacketsAndTheirAnswersPassAsTraced",
+	},
+	{
+		Guard:   "a port may answer what was sent to many",
+		File:    "internal/fabric/plan/guard_chains.go",
+		Find:    `g.destination + " " + address, g.isToMany}`,
+		Replace: `g.destination + " " + address}`,
+		Test:    "./internal/fabric/plan TestSecurityGroupsAreWrittenAsPlanned",
+	},
+	{
 		Guard:   "a restricted port answers only members that asked",
 		File:    "internal/fabric/plan/guard_chains.go",
 		Find:    `fmt.Sprintf("%s @askers%s goto reply%s", g.askerReplied, g.tail(), g.tail()),`,

@@ -72,8 +72,11 @@ func (g guard) addArriving(add chainAdder) {
 	address := g.number(g.of(g.network, g.port.Address))
 	var asked []string
 	if g.restricted() {
-		// Before any verdict: what a rule does not allow leaves an element, too. A reply has to pass a rule as well.
-		asked = []string{fmt.Sprintf("%s update @askers%s { %s timeout 10m }", g.hasReplies, g.tail(), g.askerOf)}
+		// Before any verdict: what a rule does not allow leaves an element, too. A reply has to pass a rule as well. Packets to other addresses come by
+		// when the bridge floods them, and ask this port nothing.
+		for _, toIt := range []string{g.destination + " " + address, g.isToMany} {
+			asked = append(asked, fmt.Sprintf("%s %s update @askers%s { %s timeout 10m }", g.hasReplies, toIt, g.tail(), g.askerOf))
+		}
 	}
 	add("in",
 		g.beforeRules(),

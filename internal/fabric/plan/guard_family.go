@@ -28,8 +28,8 @@ type family struct {
 	// Keys of a port's own sets, as packets that it sends have them, as replies have them, and as ICMP errors quote them.
 	flowSent, flowReply, flowQuoted, echoSent, echoReply, echoQuoted, askerOf, askerReplied, askerQuoted string
 	// Conditions of rules.
-	hasOptions, isLater, isFragment, isICMP, isTCP, hasPorts, hasReplies, isOpening, isPassing, isClosing string
-	isEcho, isNoEcho, isEchoReply, isUnreached, isError, quotedStart, quotesICMP, quotesEcho              string
+	hasOptions, isLater, isFragment, isICMP, isTCP, hasPorts, hasReplies, isToMany, isOpening, isPassing, isClosing string
+	isEcho, isNoEcho, isEchoReply, isUnreached, isError, quotedStart, quotesICMP, quotesEcho                        string
 }
 
 // fields are where a packet has what keys are made of.
@@ -67,6 +67,7 @@ var ipv4 = family{
 	isTCP:       "@nh,72,8 0x6",
 	hasPorts:    "@nh,72,8 { 0x6, 0x11 }",
 	hasReplies:  "@nh,72,8 { 0x1, 0x6, 0x11 }",
+	isToMany:    "@nh,128,8 0xe0-0xff",                  // multicast and the broadcast address
 	isOpening:   "@nh,72,8 0x6 @nh,264,8 & 0x12 == 0x2", // SYN without ACK
 	isPassing:   "@nh,264,8 & 0x7 == 0x0",               // none of SYN, FIN and RST
 	isClosing:   "@nh,264,8 & 0x5 != 0x0",               // FIN or RST
@@ -97,6 +98,7 @@ var ipv6 = family{
 	isTCP:       "@nh,48,8 0x6",
 	hasPorts:    "@nh,48,8 { 0x6, 0x11 }",
 	hasReplies:  "@nh,48,8 { 0x6, 0x11, 0x3a }",
+	isToMany:    "@nh,192,8 0xff", // multicast (RFC 4291, section 2.7)
 	isOpening:   "@nh,48,8 0x6 @nh,424,8 & 0x12 == 0x2",
 	isPassing:   "@nh,424,8 & 0x7 == 0x0",
 	isClosing:   "@nh,424,8 & 0x5 != 0x0",
