@@ -13,9 +13,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -498,6 +500,49 @@ func TestXRootDSendsAFile(t *testing.T) {
 	}
 	if _, err := fetch(fileOf(content, "root://127.0.0.1//none.root"), to+"2"); err == nil || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// TestCopiesThatGoOnOrAreTriedAgainHaveOneStream is about faults that show with some servers, or in a third of the copies only.
+func TestCopiesThatGoOnOrAreTriedAgainHaveOneStream(t *testing.T) {
+	dir, err := os.MkdirTemp("", "xrdcp") // not in a directory that only root can enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	calls := filepath.Join(dir, "calls")
+	client := fmt.Sprintf("#!/bin/sh\necho \"$@\" >>%s\nexit 1\n", calls)
+	if err := os.WriteFile(filepath.Join(dir, Program), []byte(client), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(dir, 0o777), os.WriteFile(calls, nil, 0o666), os.Chmod(calls, 0o666)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	for held, want := range map[int][]bool{0: {true, false, false}, 1: {false, false, false}} {
+		p, err := openPart(filepath.Join(t.TempDir(), "file"), func(int64) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.close()
+		if err := errors.Join(p.expect(2*blockBytes, ""), p.read(bytes.NewReader(make([]byte, blockBytes)), 0, held), os.Truncate(calls, 0)); err != nil {
+			t.Fatal(err)
+		}
+		tr := transfer{Fetcher: newFetcher(Config{Streams: 4}), part: p}
+		if err := tr.fillXRootD(t.Context(), &url.URL{Scheme: "root", Host: "127.0.0.1", Path: "/events.root"}); err == nil {
+			t.Error("a client that fails was believed")
+		}
+		data, err := os.ReadFile(calls)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []bool
+		for line := range strings.Lines(string(data)) {
+			got = append(got, strings.Contains(line, "--streams 4"))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%d blocks held: calls with streams %v, want %v; calls:\n%s", held, got, want, data)
+		}
 	}
 }
 

@@ -34,10 +34,13 @@ func (t *transfer) fillXRootD(ctx context.Context, u *url.URL) error {
 	if _, err := t.allowed(ctx, u.Hostname()); err != nil {
 		return err
 	}
-	failures := 0
+	failures, streams := 0, min(t.cfg.Streams, 15)
 	for {
 		before := t.part.prefix()
-		err := t.copyXRootD(ctx, program, u)
+		if before > 0 {
+			streams = 1 // with more, xrdcp 5.5.3 takes wrong bytes, or reports corrupted ones, in a third of the copies that go on
+		}
+		err := t.copyXRootD(ctx, program, u, streams)
 		if err == nil || ctx.Err() != nil || isLocal(err) || errors.Is(err, errOther) {
 			return err
 		}
@@ -47,19 +50,20 @@ func (t *transfer) fillXRootD(ctx context.Context, u *url.URL) error {
 		if failures >= mostFailures {
 			return err
 		}
+		streams = 1 // some servers stall with more
 		pause(ctx, time.Duration(failures)*100*time.Millisecond)
 	}
 }
 
 // copyXRootD runs xrdcp once, and notes what came of it.
-func (t *transfer) copyXRootD(ctx context.Context, program string, u *url.URL) error {
+func (t *transfer) copyXRootD(ctx context.Context, program string, u *url.URL, streams int) error {
 	begin := t.part.prefix()
 	if err := t.part.onlyPrefix(begin); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := exec.CommandContext(ctx, program, t.arguments(u)...)
+	cmd := exec.CommandContext(ctx, program, t.arguments(u, streams)...)
 	cmd.Env = t.environment()
 	cmd.ExtraFiles = []*os.File{t.part.file} // descriptor 3
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
@@ -94,12 +98,12 @@ func (t *transfer) copyXRootD(ctx context.Context, program string, u *url.URL) e
 	}
 }
 
-func (t *transfer) arguments(u *url.URL) []string {
+func (t *transfer) arguments(u *url.URL, streams int) []string {
 	host := u.Host
 	if u.Port() == "" {
 		host = net.JoinHostPort(u.Hostname(), "1094")
 	}
-	args := []string{"--nopbar", "--silent", "--retry", "0", "--streams", strconv.Itoa(min(t.cfg.Streams, 15))}
+	args := []string{"--nopbar", "--silent", "--retry", "0"}
 	if t.cfg.BytesPerSecond > 0 {
 		args = append(args, "--xrate", strconv.FormatInt(t.cfg.BytesPerSecond, 10))
 	}
@@ -107,6 +111,9 @@ func (t *transfer) arguments(u *url.URL) []string {
 		args = append(args, "--continue")
 	} else {
 		args = append(args, "--force")
+	}
+	if streams > 1 {
+		args = append(args, "--streams", strconv.Itoa(streams))
 	}
 	return append(args, "root://"+host+"//"+strings.TrimLeft(u.Path, "/"), "/proc/self/fd/3")
 }
