@@ -22,7 +22,7 @@ const largestPacketBytes = 65536
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE of linux/if_link.h.
 const addrGenNone = 1
 
-// End is one side of a link: a device of this name in a namespace, with this address in this network.
+// End is one side of a link: a device of this name in a namespace, with this address in this network, if it has one.
 type End struct {
 	Space   netns.Handle
 	Name    string
@@ -61,14 +61,18 @@ func (e End) setUp(mtu int) error {
 	if err != nil {
 		return err
 	}
+	// Without addresses of its own for IPv6: the kernel's own packets would be counted.
+	if err := errors.Join(netlink.LinkSetMTU(link, mtu), netlink.LinkSetTxQLen(link, 1000), netlink.LinkSetIP6AddrGenMode(link, addrGenNone)); err != nil {
+		return err
+	}
+	if !e.Address.IsValid() {
+		return netlink.LinkSetUp(link)
+	}
 	address := &netlink.Addr{IPNet: &net.IPNet{IP: e.Address.Addr().AsSlice(), Mask: net.CIDRMask(e.Address.Bits(), e.Address.Addr().BitLen())}}
 	if e.Address.Addr().Is6() {
 		address.Flags = unix.IFA_F_NODAD // nobody else can be at the other end
 	}
-	if err := netlink.LinkSetIP6AddrGenMode(link, addrGenNone); err != nil { // the kernel's own packets would be counted
-		return err
-	}
-	return errors.Join(netlink.LinkSetMTU(link, mtu), netlink.AddrReplace(link, address), netlink.LinkSetTxQLen(link, 1000), netlink.LinkSetUp(link))
+	return errors.Join(netlink.AddrReplace(link, address), netlink.LinkSetUp(link))
 }
 
 // offer says what the kernel may leave to whom gets packets of the device. Where a bit of them is to turn over, checksums must be in them.

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+
+	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
 // What Verify allows a round trip beyond its condition: the machine's own ways.
@@ -88,14 +91,19 @@ func (l *Link) RoundTrips(ctx context.Context, pause time.Duration) ([]time.Dura
 	}
 }
 
-// roundTrip is how long an echo takes from near to far and back (RFC 792, RFC 4443), or os.ErrDeadlineExceeded.
+// roundTrip is how long an echo takes from near to far and back, or os.ErrDeadlineExceeded.
 func (l *Link) roundTrip(ctx context.Context, number int, patience time.Duration) (time.Duration, error) {
+	return echoes(ctx, l.near, l.far, number, patience)
+}
+
+// echoes is how long an echo takes from a namespace to an address and back (RFC 792, RFC 4443), or os.ErrDeadlineExceeded.
+func echoes(ctx context.Context, from netns.Handle, to netip.Addr, number int, patience time.Duration) (time.Duration, error) {
 	network, protocol, kind := "ip4:icmp", 1, icmp.Type(ipv4.ICMPTypeEcho)
-	if l.far.Is6() {
+	if to.Is6() {
 		network, protocol, kind = "ip6:ipv6-icmp", 58, ipv6.ICMPTypeEchoRequest
 	}
 	var conn net.PacketConn
-	if err := l.near.Do(func() (err error) {
+	if err := from.Do(func() (err error) {
 		conn, err = (&net.ListenConfig{}).ListenPacket(ctx, network, "")
 		return err
 	}); err != nil {
@@ -111,7 +119,7 @@ func (l *Link) roundTrip(ctx context.Context, number int, patience time.Duration
 	if err := conn.SetDeadline(began.Add(patience)); err != nil {
 		return 0, err
 	}
-	if _, err := conn.WriteTo(request, &net.IPAddr{IP: l.far.AsSlice()}); err != nil {
+	if _, err := conn.WriteTo(request, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return 0, err
 	}
 	data := make([]byte, fullPacketBytes)
