@@ -156,6 +156,8 @@ type leader struct {
 	offered      offered
 	// pruned is when nothing was left to be pruned last.
 	pruned time.Time
+	// packed is when no log of events was left to be packed last.
+	packed time.Time
 	// usagePruned is when all usage records had been looked through last, usageSeen the key that the present look has come to, "" when there is none.
 	usagePruned time.Time
 	usageSeen   string

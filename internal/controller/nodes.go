@@ -51,12 +51,18 @@ func (p *pass) nodeSpans(ctx context.Context) error {
 // pruneEvery is how often what is kept for a time only is looked through.
 const pruneEvery = time.Hour
 
+// packEvery is how often logs of events are looked at. Nobody waits for that, so it wakes no pass.
+const packEvery = time.Minute
+
 // pruneStep is the pause between two parts of a look through the usage records.
 const pruneStep = time.Second
 
 // prune removes usage that is older than it is kept, tokens that have long expired, and events of clusters that are long gone.
 func (p *pass) prune(ctx context.Context) error {
 	if err := p.pruneUsage(ctx); err != nil {
+		return err
+	}
+	if err := p.packEvents(ctx); err != nil {
 		return err
 	}
 	if !p.pruningDue(p.pruned) {
@@ -93,6 +99,23 @@ func (p *pass) prune(ctx context.Context) error {
 	if spans+tokens+events+provisioned+energy == 0 { // else there may be more
 		p.pruned = p.now
 	}
+	return nil
+}
+
+// packEvents has events packed, some logs at a time.
+func (p *pass) packEvents(ctx context.Context) error {
+	if p.now.Sub(p.packed) < packEvery {
+		return nil
+	}
+	n, err := p.writer.PackEvents(ctx, p.cfg.Cache, p.now)
+	if err != nil {
+		return err
+	}
+	if n > 0 { // there may be more
+		p.sooner(p.now.Add(pruneStep))
+		return nil
+	}
+	p.packed = p.now
 	return nil
 }
 

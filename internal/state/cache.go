@@ -136,7 +136,7 @@ func (c *Cache) load(ctx context.Context) (int64, error) {
 func loaded() []string {
 	prefixes := []string{store.ElectionKey}
 	for _, r := range kinds {
-		if p := r.at(); p != prefixUsage && p != prefixEvent {
+		if p := r.at(); p != prefixUsage && p != prefixEvent && p != prefixEventPack {
 			prefixes = append(prefixes, p)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/store"
 )
 
-// EventsKept bounds the events of one log. New events replace the oldest ones.
+// EventsKept bounds the events of one log. New events replace the oldest ones, whole packs at a time.
 const EventsKept = 1000
 
 // EventsKeptAfter bounds the time for which events of a former cluster or machine are kept. Otherwise names that never come back would add up
@@ -52,10 +52,12 @@ func logOwner(name string) string {
 	return prefixIntent + name
 }
 
-// eventLog is where a cluster's events begin and end: [First, Last] are kept. Newest is the time of the last one.
+// eventLog is where a cluster's events begin and end: [First, Last] are kept. Those up to Packed are in packs, if there are any. Newest is the time of the last
+// one.
 type eventLog struct {
 	First  int64     `json:"first"`
 	Last   int64     `json:"last"`
+	Packed int64     `json:"packed,omitempty"`
 	Newest time.Time `json:"newest"`
 }
 
@@ -148,7 +150,7 @@ func (r *Repo) appended(ctx context.Context, batch []api.Event) (conds []store.C
 		log.Last++
 		e.Seq, log.Newest = log.Last, e.Time
 		ops = append(ops, put(keyEvent(name, e.Seq), e))
-		for log.Last-log.First+1 > EventsKept {
+		for log.Last-log.First+1 > EventsKept && log.First > log.Packed { // whole packs go when others come
 			ops = append(ops, store.Op{Key: keyEvent(name, log.First), Delete: true})
 			log.First++
 		}
@@ -162,11 +164,21 @@ func (r *Repo) appended(ctx context.Context, batch []api.Event) (conds []store.C
 // Events returns the kept events of a log (a cluster's name, NodeLog of a machine's, or FabricLog of a cell's) after sequence number after, the oldest first, and not
 // more than limit.
 func (r *Repo) Events(ctx context.Context, name string, after int64, limit int) ([]api.Event, error) {
-	page, err := r.store.Page(ctx, prefixEvent+name+"/", keyEvent(name, after), limit)
+	// In this order: what is packed meanwhile is met twice, and not missed.
+	loose, err := r.looseEvents(ctx, name, after, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the events of %q: %w", name, err)
 	}
-	return decodeAll[api.Event](page.Entries)
+	events, err := r.packedEvents(ctx, name, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the events of %q: %w", name, err)
+	}
+	if len(events) > 0 {
+		last := events[len(events)-1].Seq
+		loose = slices.DeleteFunc(loose, func(e api.Event) bool { return e.Seq <= last })
+	}
+	events = append(events, loose...)
+	return events[:min(limit, len(events))], nil
 }
 
 // forgottenEvents returns up to limit logs in which there are events, all older than a time, and of which there is no cluster or machine.
@@ -205,7 +217,7 @@ func (l *Leader) PruneEvents(ctx context.Context, cache *Cache, before time.Time
 			return 0, fmt.Errorf("read the events of %q: %w", name, err)
 		}
 		conds := []store.Cond{l.leadership.Guard(), {Key: key, Revision: head.Revision}, {Key: logOwner(name)}}
-		ops := []store.Op{{Key: key, Delete: true}, {Key: prefixEvent + name + "/", DeletePrefix: true}}
+		ops := []store.Op{{Key: key, Delete: true}, {Key: prefixEvent + name + "/", DeletePrefix: true}, {Key: prefixEventPack + name + "/", DeletePrefix: true}}
 		if _, err := l.repo.store.Commit(ctx, conds, ops); err != nil && !errors.Is(err, store.ErrConflict) {
 			return 0, fmt.Errorf("remove the events of %q, which was deleted: %w", name, err)
 		}

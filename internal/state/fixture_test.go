@@ -64,6 +64,8 @@ func writeEveryKind(w *world) {
 		Phase: api.JobPending, CreatedAt: now,
 	}))
 	w.reach(w.repo.AppendEvents(ctx, api.Event{Cluster: "c1", Message: "placed", Time: now}, api.Event{Node: "n1", Message: "booted", Time: later}))
+	w.reach(w.repo.AppendEvents(ctx, api.Event{Cluster: "c0", Message: "placed", Time: now}, api.Event{Cluster: "c0", Message: "gone", Time: now}))
+	packs(w, later)
 	w.reach(w.repo.CreateToken(ctx, api.TokenInfo{
 		ID: "t1", User: "eve", Project: "physics", Role: api.RoleViewer, SHA256: "12", CreatedAt: now, ExpiresAt: &later,
 		Limits: api.Limits{Verbs: []api.Verb{api.VerbRead}, Clusters: []string{"ci-*"}},

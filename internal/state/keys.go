@@ -41,6 +41,7 @@ const (
 	prefixJob           = "job/"
 	prefixEventLog      = "events/"
 	prefixEvent         = "event/"
+	prefixEventPack     = "eventpack/"
 
 	prefixMachine       = "machine/"
 	prefixMAC           = "mac/"
@@ -58,6 +59,10 @@ const (
 )
 
 func keyChunk(uid, id string) string { return prefixChunk + uid + "/" + id }
+
+func keyEventPack(log string, last int64) string {
+	return fmt.Sprintf("%s%s/%012d", prefixEventPack, log, last)
+}
 
 func keyEvent(cluster string, seq int64) string {
 	return fmt.Sprintf("%s%s/%012d", prefixEvent, cluster, seq)

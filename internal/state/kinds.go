@@ -26,8 +26,9 @@ var kinds = []registration{
 	&stored[[]api.Assignment]{prefix: prefixChunk, take: takeChunk, drop: dropChunk},
 	// job/JOB, written by API handlers, and by the leader as it goes on.
 	jobs,
-	// event/LOG/SEQ, SEQ as 12 digits; events/LOG has the first and last that are kept. LOG is CLUSTER, or @NODE for a machine's.
+	// event/LOG/SEQ, SEQ as 12 digits, and eventpack/LOG/SEQ with many, of which SEQ is the last; events/LOG has the first and last that are kept. LOG is CLUSTER, or @NODE for a machine's.
 	&stored[api.Event]{prefix: prefixEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
+	&stored[eventPack]{prefix: prefixEventPack},
 	&stored[eventLog]{prefix: prefixEventLog, take: takeEventLog, drop: dropEventLog},
 	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
 	quarantines,
