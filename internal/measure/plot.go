@@ -69,13 +69,17 @@ func (p plot) py(v float64) float64 {
 	return p.height - marginBottom - p.y.at(v)*(p.height-marginTop-marginBottom)
 }
 
-// sizeScale is for sizes that grow in powers of two: labels at every third power, or at each value when there are few.
+// sizeScale is for sizes that grow in powers of two: labels at every third power, or at each value when there are few. Sizes of which one is 0 have a
+// linear scale.
 func sizeScale(axis Axis, sizes []float64) scale {
-	s := scale{low: sizes[0], high: sizes[len(sizes)-1], log: true}
-	if s.low == s.high {
+	s := scale{low: sizes[0], high: sizes[len(sizes)-1], log: sizes[0] > 0}
+	switch {
+	case s.low < s.high:
+	case s.log:
 		s.low, s.high = s.low/2, s.high*2
+	default:
+		s.high = s.low + 1
 	}
-	room := math.Pow(s.high/s.low, 0.02)
 	for i, x := range sizes {
 		t := tick{at: x}
 		if len(sizes) <= 8 || i%3 == 0 {
@@ -89,7 +93,13 @@ func sizeScale(axis Axis, sizes []float64) scale {
 		}
 		s.ticks = append(s.ticks, t)
 	}
-	s.low, s.high = s.low/room, s.high*room
+	if s.log {
+		room := math.Pow(s.high/s.low, 0.02)
+		s.low, s.high = s.low/room, s.high*room
+	} else {
+		room := 0.04 * (s.high - s.low)
+		s.low, s.high = s.low-room, s.high+room
+	}
 	return s
 }
 

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,26 @@ func TestThePageNeedsNothingButItself(t *testing.T) {
 			} else if err != nil {
 				t.Fatalf("a figure is not well-formed: %v", err)
 			}
+		}
+	}
+}
+
+func TestPointsFromZeroOnAreDrawn(t *testing.T) {
+	e := pingPong(2, 6)
+	for i := range e.Runs {
+		e.Runs[i].Points = slices.Clone(e.Runs[i].Points[:4])
+		for n, size := range []float64{0, 25, 75, 150} {
+			e.Runs[i].Points[n].X = size
+		}
+	}
+	e.Highlights = nil
+	report, err := NewReport(e, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range report.figures() {
+		if strings.Contains(f.svg, "NaN") || strings.Contains(f.svg, "Inf") || !strings.Contains(f.svg, ">150</text>") && !strings.Contains(f.svg, ">150 B</text>") {
+			t.Errorf("points are missing: %.300s", f.svg)
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 const (
 	// packedAtOnce is how many events one pack has at most: each takes a write of the commit that packs them.
 	packedAtOnce = store.MaxOps - 10
-	// looseAtMost is how many events of a log that goes on are a key each.
-	looseAtMost = 2 * packedAtOnce
+	// looseAtMost is how many events of a log that goes on are a key each, so a pack of such a log has at least that many.
+	looseAtMost = 32
 	// packedAfter is how old the last event of a former cluster or machine is when its events are packed. Some come late.
 	packedAfter = time.Minute
 	// logsAtOnce bounds what one call packs.

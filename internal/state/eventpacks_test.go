@@ -64,7 +64,7 @@ func TestPackedEventsReadAsBefore(t *testing.T) {
 			}
 		}
 		packs(w, now.Add(time.Hour))
-		if n := keysBelow(t, st, "event/c1/") + keysBelow(t, st, "eventpack/c1/"); n > 250 {
+		if n := keysBelow(t, st, "event/c1/") + keysBelow(t, st, "eventpack/c1/"); n > 80 {
 			t.Errorf("%d keys for the events of one cluster", n)
 		}
 	})
@@ -81,7 +81,7 @@ func TestTheEventsOfAFormerClusterAreOneKey(t *testing.T) {
 		}
 		say("lab.old", 30)
 		say("lab.old-2", 1)
-		say("c1", 30)
+		say("c1", 30) // it goes on
 		packs(w, now.Add(30*time.Second))
 		if n := keysBelow(t, st, "event/lab.old/"); n != 30 {
 			t.Errorf("%d events are left while more may come", n)

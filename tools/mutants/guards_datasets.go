@@ -212,4 +212,18 @@ var datasetGuards = []Mutant{
 		Replace: "if whole > 0 {",
 		Test:    "./internal/situation TestNodesHaveTheDatasetsOfAGroupThatTheySayThatTheyHaveWhole",
 	},
+	{
+		Guard:   "a copy by XRootD that goes on has one stream",
+		File:    "internal/dataset/transfer/xrdcp.go",
+		Find:    "\t\tif before > 0 {\n",
+		Replace: "\t\tif false {\n",
+		Test:    "./internal/dataset/transfer TestCopiesThatGoOnOrAreTriedAgainHaveOneStream",
+	},
+	{
+		Guard:   "a copy by XRootD that failed is tried again with one stream",
+		File:    "internal/dataset/transfer/xrdcp.go",
+		Find:    "\t\tstreams = 1 // some servers stall with more\n",
+		Replace: "",
+		Test:    "./internal/dataset/transfer TestCopiesThatGoOnOrAreTriedAgainHaveOneStream",
+	},
 }
