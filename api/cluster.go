@@ -71,7 +71,9 @@ type Group struct {
 	GPU GPURequest `json:"gpu,omitempty"`
 	// LocalDisks are disks that the machine of each member has. They are for whole machines.
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
-	// Datasets are datasets of the cluster's project that members have, read-only, at /datasets/NAME; at most 8.
+	// Datasets are datasets of the cluster's project that members read; at most 8. NAME is a copy on the member's node, read-only, at /datasets/NAME.
+	// NAME:stream, NAME:cached and NAME:preloaded are read by URL (DatasetURLs): from the sources, or through a cache on the member's node, which has all of
+	// it before the member starts if it is preloaded.
 	Datasets []string `json:"datasets,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`

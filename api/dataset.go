@@ -104,6 +104,29 @@ type DatasetReplica struct {
 	Message string `json:"message,omitempty"`
 }
 
+// DatasetCache is a dataset in the cache of a node. Its bytes are counted when readers close files, since the node's agent started.
+type DatasetCache struct {
+	Node string `json:"node"`
+	// Dataset is its name, where it is not told with the dataset.
+	Dataset string `json:"dataset,omitempty"`
+	// Running: members of the node reach it. Message says why not, or what is wrong with it.
+	Running bool   `json:"running"`
+	Message string `json:"message,omitempty"`
+	// SizeBytes is how much it may hold, and HeldBytes what is on the disk.
+	SizeBytes int64 `json:"size_bytes"`
+	HeldBytes int64 `json:"held_bytes"`
+	// HitBytes were read that were there, and MissBytes that had to be fetched.
+	HitBytes  int64 `json:"hit_bytes"`
+	MissBytes int64 `json:"miss_bytes"`
+	// AheadBytes were fetched before a reader asked for them: blocks ahead of it, and the rest of blocks of which it asked for a part.
+	AheadBytes int64 `json:"ahead_bytes"`
+	// AgainBytes were fetched once more after they had been removed for lack of room. TooSmall: they are so many that the cache does not help.
+	AgainBytes int64 `json:"again_bytes"`
+	TooSmall   bool  `json:"too_small,omitempty"`
+	// Restarts is how often its server ended by itself.
+	Restarts int64 `json:"restarts,omitempty"`
+}
+
 // DatasetStatus is a dataset as the API shows it.
 type DatasetStatus struct {
 	// Name is NAME, without the project.
@@ -117,6 +140,8 @@ type DatasetStatus struct {
 	// SizeBytes is the sum of the files' sizes, as far as they are known.
 	SizeBytes int64            `json:"size_bytes"`
 	Replicas  []DatasetReplica `json:"replicas"`
+	// Caches are the nodes whose caches have, or may have, parts of it.
+	Caches []DatasetCache `json:"caches,omitempty"`
 	// Clusters are those whose groups ask for it. Clusters that the token may not see are not among them.
 	Clusters  []string  `json:"clusters"`
 	Checks    int64     `json:"checks"`
@@ -128,8 +153,8 @@ func DatasetsOf(groups []Group) []string {
 	var names []string
 	seen := map[string]bool{}
 	for i := range groups {
-		for _, name := range groups[i].Datasets {
-			if !seen[name] {
+		for _, text := range groups[i].Datasets {
+			if name := ParseDatasetUse(text).Name; !seen[name] {
 				seen[name] = true
 				names = append(names, name)
 			}

@@ -97,6 +97,8 @@ type Explanation struct {
 	Machines []MachineFit `json:"machines,omitempty"`
 	// Data tells, for groups with datasets, which nodes have how much of them: a group goes to nodes that have all, where these have room.
 	Data []DataHeld `json:"data,omitempty"`
+	// Caches tells, for datasets that members read through the cache of their node, what became of what they read.
+	Caches []DatasetCache `json:"caches,omitempty"`
 	// GPUs are the remote GPUs of members, with why each was chosen.
 	GPUs []DeviceUse `json:"gpus,omitempty"`
 	// Message is the whole of it in a few sentences for people.

@@ -203,6 +203,7 @@ func clusters(ctx context.Context, o options, work string, log *slog.Logger, tex
 		partNetworks:  func() error { return tenantNetworks(ctx, o, text) },
 		partFabrics:   func() error { return fabrics(ctx, o, log, text) },
 		partVolumes:   func() error { return volumes(ctx, o, work, log, text) },
+		partCaches:    func() error { return caches(ctx, o, work, log, text) },
 		partGPU:       func() error { return remoteGPUs(ctx, o, work, log, text) },
 	}
 	for _, name := range o.chosen.of(groupClusters) {

@@ -35,6 +35,7 @@ const (
 	partNetworks  = "networks"
 	partFabrics   = "fabrics"
 	partVolumes   = "volumes"
+	partCaches    = "caches"
 	partGPU       = "gpuremote"
 )
 
@@ -69,6 +70,7 @@ func allParts() []part {
 		{partNetworks, groupClusters, "packets of networks, security groups, rates and routes, beside links by hand; a member more of 1,000; DHCP", time.Minute},
 		{partFabrics, groupClusters, "partitions of a simulated InfiniBand and functions of adapters, beside doing it by hand; placement by topology", 90 * time.Second},
 		{partVolumes, groupClusters, "volumes in members and disks of machines, beside the file system beneath and qemu-nbd; snapshots, clones and deletions with many files", 4 * time.Minute},
+		{partCaches, groupClusters, "files read through a node's cache, beside an XCache by hand", time.Minute},
 		{partGPU, groupClusters, "calls of remote GPUs, beside those of the local driver, on a stand-in for CUDA's", time.Minute},
 	}
 }

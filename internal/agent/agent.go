@@ -69,6 +69,9 @@ type Config struct {
 	// Datasets keeps the node's replicas of datasets; nil: it has none. DatasetsChanged signals a change of its states.
 	Datasets        Datasets
 	DatasetsChanged <-chan struct{}
+	// Caches keeps the node's caches of datasets; nil: it has none. CachesChanged signals a change of their states.
+	Caches        Caches
+	CachesChanged <-chan struct{}
 	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.
@@ -225,8 +228,12 @@ func Run(ctx context.Context, cfg Config) error {
 	if a.cfg.Datasets != nil {
 		a.work.Go(func() { a.cfg.Datasets.Run(ctx) })
 	}
+	if a.cfg.Caches != nil {
+		a.work.Go(func() { a.cfg.Caches.Run(ctx) })
+	}
 	go a.connect(ctx)
 	a.loop(ctx)
+	a.closeDoors()
 	a.work.Wait()
 	return a.shutdown()
 }
@@ -248,6 +255,7 @@ func (a *Agent) loop(ctx context.Context) {
 		case <-a.wake.C:
 		case <-a.cfg.ImagesChanged:
 		case <-a.cfg.DatasetsChanged:
+		case <-a.cfg.CachesChanged:
 		case <-audit.C:
 			a.audit(ctx)
 			a.lookAtVolumes(ctx, a.cfg.Clock.Now())

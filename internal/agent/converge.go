@@ -32,6 +32,7 @@ func (a *Agent) converge(ctx context.Context) {
 	a.convergeSharings(ctx, now)
 	a.useDatasets()
 	for _, m := range a.members {
+		a.openDoors(ctx, m)
 		switch {
 		case m.busy:
 		case now.Before(m.lookAt):
@@ -70,7 +71,7 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan, Holds: m.holds,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready && m.doors.problem == "" || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan, Holds: m.holds,
 		Unhealthy:   joined(joined(m.unhealthy, m.cut), m.hung),
 		RecoveredAt: m.recovered, Departed: m.departed, Attempts: m.attempts, Now: now,
 	}
@@ -149,6 +150,7 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		if m.control != nil {
 			m.control.StopMember()
 		}
+		m.doors.close()
 		a.run(ctx, m, "stop", stopDeadline, func(ctx context.Context) error {
 			failpoint.Hit("agent.before-stop")
 			return m.driver.Stop(ctx, m.id, op.Grace)
@@ -311,6 +313,7 @@ func (a *Agent) freeze(ctx context.Context, m *memberState, call func(driver.Pau
 func (a *Agent) clean(ctx context.Context, m *memberState) {
 	control := m.control
 	m.control = nil
+	m.doors.close()
 	final := m.want == nil || m.want.Release
 	home := ""
 	if m.want != nil && m.want.ReleaseHome && ownsHome(m.want) && (!m.want.Assignment.IsSnapshot() || len(a.cluster(m)) == 1) {

@@ -28,6 +28,9 @@ type Datasets interface {
 
 // wantDatasets passes on what the leader wants of datasets. What members have is said first: nothing of it may go.
 func (a *Agent) wantDatasets(d *agentstream.Desired) {
+	if a.cfg.Caches != nil {
+		a.cfg.Caches.Want(d.Caches)
+	}
 	if a.cfg.Datasets == nil {
 		return
 	}
@@ -46,7 +49,9 @@ func (a *Agent) useDatasets() {
 			continue
 		}
 		for _, claim := range m.want.Datasets {
-			used[claim.UID] = true
+			if claim.Copied() {
+				used[claim.UID] = true
+			}
 		}
 	}
 	a.cfg.Datasets.Use(used)
@@ -58,6 +63,9 @@ func (a *Agent) placeDatasets(w *agentstream.Member) {
 		return // it is not started: see datasetsReady
 	}
 	for _, claim := range w.Datasets {
+		if !claim.Copied() {
+			continue
+		}
 		w.Mounts = append(w.Mounts, driver.Mount{Source: a.cfg.Datasets.Place(claim.UID), Path: path.Join(api.DatasetsPath, claim.Name), ReadOnly: true})
 	}
 }
@@ -65,6 +73,13 @@ func (a *Agent) placeDatasets(w *agentstream.Member) {
 // datasetsReady reports whether all datasets of a member are here. Waiting for them costs the member no attempt: that one comes wakes the loop.
 func (a *Agent) datasetsReady(m *memberState) bool {
 	for _, claim := range m.want.Datasets {
+		if !claim.Copied() {
+			if ok, why := a.cacheReady(claim); !ok {
+				m.message = fmt.Sprintf("dataset %q %s", claim.Name, why)
+				return false
+			}
+			continue
+		}
 		if a.cfg.Datasets == nil {
 			m.message = fmt.Sprintf("dataset %q can't be had: this node's agent keeps no datasets", claim.Name)
 			return false

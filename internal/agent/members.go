@@ -72,6 +72,7 @@ type memberState struct {
 	// listenAt is when to try again to open its socket.
 	listenAt time.Time
 	control  *member.Server
+	doors    doors
 	jobs     map[string]agentstream.JobObserved
 	// kills are those counted when a job that runs was first heard of, by job; oomKills is how many of this member were counted last.
 	kills    map[string]kills
@@ -425,7 +426,7 @@ func (a *Agent) report() {
 	}
 	o.Volumes, o.PurgedVolumes = a.observedVolumes()
 	o.Sharings = a.observedSharings()
-	o.Datasets = a.observedDatasets()
+	o.Datasets, o.Caches = a.observedDatasets(), a.observedCaches()
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {
@@ -437,7 +438,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.unlimited(), m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.doors.problem, m.unlimited(), m.memoryText(), a.cacheTrouble(m, o.Caches)), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
 		seen.Boot, seen.Size, seen.Verified = m.boot, m.size, m.verified
 		if m.phase == api.MemberSaved {

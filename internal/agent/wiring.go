@@ -15,6 +15,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
+	"github.com/nearmetal/nearmetal/internal/dataset/cache"
 	"github.com/nearmetal/nearmetal/internal/dataset/replica"
 	"github.com/nearmetal/nearmetal/internal/dataset/transfer"
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
@@ -96,6 +97,32 @@ func openDatasets(cfg *Config, opts config.Agent, images *nodeimages.Store) erro
 		return err
 	}
 	cfg.Datasets, cfg.DatasetsChanged = store, changed
+	return openCaches(cfg, opts)
+}
+
+// originPatience is how many seconds the server of a cached dataset may send nothing until its readers get an error.
+const originPatience = 30
+
+// openCaches opens the node's caches of datasets and adds them to cfg.
+func openCaches(cfg *Config, opts config.Agent) error {
+	if opts.NoCaches {
+		return nil
+	}
+	changed := make(chan struct{}, 1)
+	store, err := cache.Open(cache.Config{
+		Dir: filepath.Join(cfg.StateDir, "caches"), MaxBytes: opts.CacheBytes, BlockBytes: opts.CacheBlock, Prefetch: opts.CachePrefetch,
+		LowPercent: opts.CacheLow, HighPercent: opts.CacheHigh, PatienceSeconds: originPatience, Allow: transfer.Outside, Log: cfg.Log,
+		Changed: func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	cfg.Caches, cfg.CachesChanged = store, changed
 	return nil
 }
 

@@ -214,6 +214,8 @@ type Desired struct {
 	Sharings []volume.Sharing
 	// Datasets are what the node is to do about datasets. A replica of one that is not named stays until room is needed.
 	Datasets []dataset.Wanted
+	// Caches are the datasets that members on the node read through its cache. One that is no longer named stays on the disk until room is needed.
+	Caches []dataset.CacheOrder
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
 	PowerOff *PowerOff
 }
@@ -278,7 +280,7 @@ type Member struct {
 	Checks []api.Check `json:"checks,omitempty"`
 	// Layers are those that the member has beside its root (driver.Member.LayersNumber).
 	Layers []api.Layer `json:"layers,omitempty"`
-	// Datasets are those that the member has, read-only.
+	// Datasets are those that the member reads.
 	Datasets []dataset.Claim `json:"datasets,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
 	GraceSeconds float64 `json:"grace_seconds,omitempty"`
@@ -315,6 +317,8 @@ type Observed struct {
 	Sharings []volume.SharingState
 	// Datasets are those that the node was told of, or has.
 	Datasets []dataset.State
+	// Caches are the datasets that the node reads, or has read, through its cache.
+	Caches []dataset.CacheState
 	// PeerURL is where this node serves the images and datasets it holds to other nodes; empty when it does not.
 	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.

@@ -32,6 +32,7 @@ type desiredParts struct {
 	Volumes  []volume.Volume
 	Sharings []volume.Sharing
 	Datasets []dataset.Wanted
+	Caches   []dataset.CacheOrder
 
 	// Shares and Wanted are sent, Texts and Members arrive in their place.
 	Shares  []*Share
@@ -94,6 +95,7 @@ func desiredLists() []list[desiredParts] {
 		listOf("volume", func(d *desiredParts) *[]volume.Volume { return &d.Volumes }, func(v *volume.Volume) string { return v.UID }),
 		listOf("sharing", func(d *desiredParts) *[]volume.Sharing { return &d.Sharings }, func(s *volume.Sharing) string { return s.ClusterUID }),
 		listOf("dataset", func(d *desiredParts) *[]dataset.Wanted { return &d.Datasets }, func(w *dataset.Wanted) string { return w.UID }),
+		listOf("cache", func(d *desiredParts) *[]dataset.CacheOrder { return &d.Caches }, func(c *dataset.CacheOrder) string { return c.UID }),
 	}
 }
 
@@ -111,6 +113,7 @@ type place struct {
 func apart(d *Desired, names contentNames) (desiredParts, contentNames) {
 	parts := desiredParts{
 		Jobs: slices.Clone(d.Jobs), Images: slices.Clone(d.Images), Builds: slices.Clone(d.Builds), Volumes: slices.Clone(d.Volumes), Sharings: slices.Clone(d.Sharings), Datasets: slices.Clone(d.Datasets),
+		Caches: slices.Clone(d.Caches),
 		Shares: d.shares(), Wanted: d.Members, names: contentNames{},
 	}
 	selves := map[int]netip.Addr{}
@@ -195,7 +198,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 	}
 	d := &Desired{
 		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
-		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings, Datasets: parts.Datasets,
+		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings, Datasets: parts.Datasets, Caches: parts.Caches,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
 	d.Peers, d.Groups, d.Files = sharesOf(parts.Texts, selves)
@@ -245,6 +248,7 @@ func observedLists() []list[Observed] {
 		listOf("purged-volume", func(o *Observed) *[]string { return &o.PurgedVolumes }, itself),
 		listOf("sharing", func(o *Observed) *[]volume.SharingState { return &o.Sharings }, func(s *volume.SharingState) string { return s.ClusterUID }),
 		listOf("dataset", func(o *Observed) *[]dataset.State { return &o.Datasets }, func(s *dataset.State) string { return s.UID }),
+		listOf("cache", func(o *Observed) *[]dataset.CacheState { return &o.Caches }, func(s *dataset.CacheState) string { return s.UID }),
 	}
 }
 

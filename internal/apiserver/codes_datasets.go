@@ -13,6 +13,11 @@ var (
 		"A cluster asks for a dataset that its project does not have; `detail` lists those of the project.",
 		"Choose a listed dataset, or add it: nearmetal dataset add NAME.",
 	}
+	codeUnfitDataset = Code{
+		"unfit_dataset", http.StatusUnprocessableEntity, "The dataset can't be read in this way",
+		"A cluster asks for a dataset as stream or cached, and its sources do not allow that; `detail` gives the reason.",
+		"Ask for a copy: omit the way after the dataset's name. Or make another dataset whose sources allow it.",
+	}
 	codeDatasetExists = Code{
 		"dataset_exists", http.StatusConflict, "The dataset's name is taken", "The project has a dataset of this name.", "Choose another name, or delete the dataset first.",
 	}

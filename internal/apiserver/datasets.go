@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/tenancy"
@@ -132,6 +133,7 @@ func (s *Server) joinDataset(p tenancy.Principal, view *state.View, d *api.Datas
 		}
 	}
 	for _, n := range s.cfg.Live.Datasets() {
+		out.Caches = append(out.Caches, cachesOf(n, d.UID)...)
 		for i := range n.States {
 			if n.States[i].UID == d.UID {
 				say(at(n.Name), &n.States[i])
@@ -149,6 +151,17 @@ func (s *Server) joinDataset(p tenancy.Principal, view *state.View, d *api.Datas
 		}
 	}
 	return out
+}
+
+// cachesOf is what a node says of its cache of a dataset.
+func cachesOf(n plan.Node, uid string) []api.DatasetCache {
+	var caches []api.DatasetCache
+	for _, c := range n.Caches {
+		if c.UID == uid {
+			caches = append(caches, c.Shown(n.Name))
+		}
+	}
+	return caches
 }
 
 // say adds what a node says of its replica.
@@ -171,7 +184,7 @@ func nodesWithDataset(c *state.Cluster, own string) []string {
 	var nodes []string
 	for a := range c.All() {
 		for _, g := range c.Intent.Spec.Groups {
-			if g.Name == a.Group && slices.Contains(g.Datasets, own) {
+			if g.Name == a.Group && slices.Contains(g.CopiedDatasets(), own) {
 				nodes = append(nodes, a.Node)
 			}
 		}
@@ -254,16 +267,21 @@ func datasetNames(project string, view *state.View) []string {
 	return names
 }
 
-// knownDatasets refuses a cluster that asks for datasets which its project does not have.
+// knownDatasets refuses a cluster that asks for datasets which its project does not have, or in a way in which they can't be read.
 func knownDatasets(spec api.ClusterSpec, project string, view *state.View) error {
 	for i, g := range spec.Groups {
-		for j, name := range g.Datasets {
-			if view.Dataset(tenancy.FullName(project, name)) != nil {
+		for j, text := range g.Datasets {
+			use := api.ParseDatasetUse(text)
+			var f *failure
+			problem := "is not a dataset of project " + project
+			if d := view.Dataset(tenancy.FullName(project, use.Name)); d == nil {
+				f = fail(codeUnknownDataset, "dataset %q of group %q %s; %s", use.Name, g.Name, problem, datasetsOfProject(project, use.Name, view))
+			} else if problem = dataset.Unfit(d.Files, len(d.Sealed) > 0, use.Way); problem != "" {
+				f = fail(codeUnfitDataset, "dataset %q of group %q can't be read so (%s): %s", use.Name, g.Name, use.Way, problem)
+			} else {
 				continue
 			}
-			problem := "is not a dataset of project " + project
-			f := fail(codeUnknownDataset, "dataset %q of group %q %s; %s", name, g.Name, problem, datasetsOfProject(project, name, view))
-			f.Errors = []api.FieldProblem{{Location: fmt.Sprintf("%s[%d]", groupField(spec, i, "datasets"), j), Value: name, Message: problem}}
+			f.Errors = []api.FieldProblem{{Location: fmt.Sprintf("%s[%d]", groupField(spec, i, "datasets"), j), Value: text, Message: problem}}
 			return f
 		}
 	}

@@ -156,3 +156,42 @@ func TestReplicasAreAskedForByNode(t *testing.T) {
 		t.Errorf("the first check: %+v, %v", d, err)
 	}
 }
+
+func TestWhatNodesSayOfTheirCachesIsShown(t *testing.T) {
+	s := twoProjects(t)
+	ann := s.ClientAs("ann", "default", api.RoleMember)
+	made, err := ann.CreateDataset(t.Context(), api.DatasetRequest{
+		Name: "far", Files: []api.DatasetFile{{URLs: []string{"root://data.example//run1.root"}, SizeBytes: 100, Adler32: "0A1B2C3D"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	figures := dataset.CacheFigures{HitBytes: 1, MissBytes: 200, AheadBytes: 3, AgainBytes: 100, Restarts: 5}
+	s.Live.SayDatasets(plan.Node{Name: "n1", Caches: []dataset.CacheState{
+		{UID: made.UID, Running: true, SizeBytes: 400, HeldBytes: 7, CacheFigures: figures}, {UID: "another", Running: true},
+	}})
+	d, err := ann.Dataset(t.Context(), "far")
+	want := api.DatasetCache{
+		Node: "n1", Running: true, SizeBytes: 400, HeldBytes: 7, HitBytes: 1, MissBytes: 200, AheadBytes: 3, AgainBytes: 100, TooSmall: true, Restarts: 5,
+	}
+	if err != nil || len(d.Caches) != 1 || d.Caches[0] != want || len(d.Replicas) != 0 {
+		t.Errorf("shown %+v, %+v, %v; want %+v", d.Caches, d.Replicas, err, want)
+	}
+}
+
+func TestAPrivateDatasetIsReadAsACopyOnly(t *testing.T) {
+	s := twoProjects(t)
+	ann := s.ClientAs("ann", "default", api.RoleMember)
+	secret := api.DatasetRequest{
+		Name: "secret", Files: []api.DatasetFile{{URLs: []string{"root://data.example//run1.root"}, Adler32: "0A1B2C3D"}}, Credential: &api.DatasetCredential{Token: "t0ken"},
+	}
+	if _, err := ann.CreateDataset(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	for way, refused := range map[string]bool{"secret": false, "secret:stream": true, "secret:cached": true} {
+		_, err := ann.CreateCluster(t.Context(), api.ClusterRequest{Name: "c" + strings.ReplaceAll(way, ":", ""), Datasets: []string{way}})
+		if client.HasCode(err, "unfit_dataset") != refused {
+			t.Errorf("%s: %v", way, err)
+		}
+	}
+}

@@ -262,6 +262,10 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"unknown_dataset", `dataset "none" of group "reader"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["none"]}`})
 		}},
+		{"unfit_dataset", `can't be read so (cached): file run1.root has no source by root://`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("web")})
+			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["web:cached"]}`})
+		}},
 		{"dataset_exists", `"events" already exists`, func() *http.Response {
 			send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("events")})
 			return send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("events")})

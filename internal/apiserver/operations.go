@@ -122,7 +122,7 @@ func (s *Server) registerClusters() {
 		"Stores the request and returns at once, phase `pending`; watch the cluster to see it placed and its members come up. "+
 			"Give either `groups`, or the fields of one group at the top level.",
 		http.StatusCreated, s.createCluster,
-		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownDataset, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists, codeNoProject,
+		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownDataset, codeUnfitDataset, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists, codeNoProject,
 			codeOverQuota)...)
 	operation(s, "GET /v1/clusters/{name}", AccessRead, "get-cluster", "Show a cluster",
 		"The intent, joined with what the leader decided and what members report.", http.StatusOK, s.getCluster, codeNoCluster)
@@ -139,7 +139,7 @@ func (s *Server) registerClusters() {
 		"Creates the cluster if the name is new; otherwise sets sizes, spares, checks, labels, volumes, time limit, priority and queue to the values of "+
 			"the body, and to their defaults if omitted. The answer lists the changes in words; with `dry_run` nothing is changed.",
 		http.StatusOK, s.applyCluster,
-		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownDataset, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists,
+		bodyCodes(codeInvalidCluster, codeNoVLANs, codeNoInfiniBand, codeOtherCluster, codeUnchangeable, codeUnknownEnvironment, codeUnknownShape, codeUnknownNetwork, codeAddressTaken, codeUnknownSecurityGroup, codeUnknownDataset, codeUnfitDataset, codeUnknownVolume, codeVolumeInUse, codeCantAttach, codeVolumeDeleted, codeTooManyVolumes, codeUnknownStack, codeClusterExists,
 			codeNoProject, codeNoCluster, codeWrongPhase, codeNoRoom, codeOverQuota, codeCantExtend)...)
 	operation(s, "DELETE /v1/clusters/{name}", AccessChange, "delete-cluster", "Delete a cluster",
 		"Marks the cluster as to be deleted and returns at once; it is gone when every member is confirmed clean. Its shared home and all files there "+

@@ -25,7 +25,10 @@ func (a *app) datasetCommand() *cobra.Command {
 Members of a cluster have the datasets that it asks for ('nearmetal cluster create --dataset NAME') as directories that they can read:
 /datasets/NAME. Their nodes fetch the files before the members start, each verified by its checksum. One node fetches a dataset from
 its sources, and others take it from there. A replica stays on its node until room is needed, the longest unused going first; one that
-'replicate' asked for stays until 'evict', and none goes while members have it.`
+'replicate' asked for stays until 'evict', and none goes while members have it.
+
+Members can also read a dataset by URL: from its sources ('--dataset NAME:stream'), or through a cache on their node that keeps what was
+read ('--dataset NAME:cached', or NAME:preloaded to have all of it there before the member starts). /etc/nearmetal/datasets/NAME.urls in each member lists the URLs, one in each line.`
 	cmd.AddCommand(a.datasetAdd(), a.datasetList(), a.datasetShow(), a.datasetReplicate(), a.datasetEvict(), a.datasetCheck(), a.datasetDelete())
 	return a.connects(cmd)
 }
@@ -74,7 +77,10 @@ func datasetBytes(n int64) string {
 
 func (a *app) datasetShow() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show the files of a dataset and its replicas", Args: oneArg("dataset"), ValidArgsFunction: a.completeDatasets,
+		Use: "show NAME", Short: "Show the files of a dataset, its replicas and its caches", Args: oneArg("dataset"), ValidArgsFunction: a.completeDatasets,
+		Long: `Show the files of a dataset, its replicas and its caches. Of a cache, HITS are bytes that readers found there, MISSES bytes that were fetched
+for them, AHEAD bytes that were fetched before anybody asked, and AGAIN bytes that were fetched once more after they had to make room.
+They are counted as readers close files, since the node's agent started.`,
 		Example: "  nearmetal dataset show events",
 	}
 	out := outputFlag(cmd)
@@ -122,6 +128,38 @@ func (a *app) printDataset(w io.Writer, d *api.DatasetStatus) {
 		_, _ = io.WriteString(w, "\n")
 		printReplicas(w, d)
 	}
+	if len(d.Caches) > 0 {
+		_, _ = io.WriteString(w, "\n")
+		printCaches(w, d.Caches)
+	}
+}
+
+// printCaches prints what the caches of nodes did for readers of datasets.
+func printCaches(w io.Writer, caches []api.DatasetCache) {
+	named := len(caches) > 0 && caches[0].Dataset != ""
+	columns := []string{"NODE", "CACHE", "HELD", "OF", "HITS", "MISSES", "AHEAD", "AGAIN", "MESSAGE"}
+	if named {
+		columns = append([]string{"DATASET"}, columns...)
+	}
+	t := newTable(w, columns...)
+	for _, c := range caches {
+		running := "idle"
+		switch {
+		case c.TooSmall:
+			running = "too small"
+		case c.Running:
+			running = "running"
+		}
+		row := []string{
+			c.Node, running, datasetBytes(c.HeldBytes), datasetBytes(c.SizeBytes), datasetBytes(c.HitBytes), datasetBytes(c.MissBytes), datasetBytes(c.AheadBytes),
+			datasetBytes(c.AgainBytes), c.Message,
+		}
+		if named {
+			row = append([]string{c.Dataset}, row...)
+		}
+		t.row(row...)
+	}
+	t.flush()
 }
 
 func printReplicas(w io.Writer, d *api.DatasetStatus) {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/config"
 )
 
 // flagError says what is wrong with a flag in this program's words: those of pflag are strconv's.
@@ -115,3 +116,29 @@ func (b byteCount) Set(text string) error {
 
 // Type names the kind of value in help.
 func (b byteCount) Type() string { return "size" }
+
+// cacheSize is the room for caches of datasets: a size, or off.
+type cacheSize struct{ opts *config.Agent }
+
+// String is empty for the default, so that help shows none.
+func (c cacheSize) String() string {
+	switch {
+	case c.opts == nil:
+		return ""
+	case c.opts.NoCaches:
+		return "off"
+	default:
+		return byteCount{&c.opts.CacheBytes}.String()
+	}
+}
+
+// Set reads a size above 0, or off.
+func (c cacheSize) Set(text string) error {
+	if c.opts.NoCaches = text == "off"; c.opts.NoCaches {
+		return nil
+	}
+	return byteCount{&c.opts.CacheBytes}.Set(text)
+}
+
+// Type names the kind of value in help.
+func (c cacheSize) Type() string { return "size" }

@@ -337,7 +337,16 @@ func energyFlags(cmd *cobra.Command, opts *config.Agent) {
 func datasetFlagsOfNode(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().Var(byteCount{&opts.DatasetBytes}, "dataset-size", "room for replicas of datasets, like 200GiB; those that nobody uses go first (default: what the disk has)")
 	cmd.Flags().Var(byteCount{&opts.DatasetRate}, "dataset-rate", "what the node fetches of datasets from their sources in a second, all together, like 50MiB (default: no limit)")
+	cmd.Flags().Var(cacheSize{opts}, "xcache", "room for caches of datasets (XCache), like 20GiB; off keeps no caches on this node (default: a tenth of its disk, at most 64GiB)")
+	opts.CacheBlock = defaultCacheBlock
+	cmd.Flags().Var(byteCount{&opts.CacheBlock}, "xcache-block", "what a cache fetches at once: a multiple of 4KiB, up to 512MiB")
+	cmd.Flags().IntVar(&opts.CachePrefetch, "xcache-prefetch", 0, "how many blocks a cache fetches ahead of its readers")
+	cmd.Flags().IntVar(&opts.CacheHigh, "xcache-high", 90, "percent of a cache's size above which it removes files that were not read for the longest time")
+	cmd.Flags().IntVar(&opts.CacheLow, "xcache-low", 80, "percent of a cache's size at which it stops removing files")
 }
+
+// defaultCacheBlock is what a cache fetches at once, in bytes: small enough for jobs that read some branches of a file.
+const defaultCacheBlock = 256 << 10
 
 // volumePoolFlags adds the options about where the node's volumes are, and how much of its disk datasets get.
 func volumePoolFlags(cmd *cobra.Command, opts *config.Agent, size, thinPool *string) {

@@ -18,7 +18,8 @@ func (a *app) clusterExplain() *cobra.Command {
 if nothing changes but time limits that end. For groups of whole machines, the command lists the machines that the members have, and whether the
 other machines would fit, in the order in which they would be taken.
 
-For groups with datasets, it lists which nodes have how much of them.
+For groups with datasets, it lists which nodes have how much of them, and for datasets that are read through a cache, what became of what was
+read ('nearmetal dataset show' explains the columns).
 
 Of members that could have several GPUs, it lists which they have and why. EXPECTED is how many times as long as on a local GPU an average kernel was
 expected to take; 'nearmetal measure gpu --member' compares that with what is measured.`,
@@ -41,6 +42,10 @@ expected to take; 'nearmetal measure gpu --member' compares that with what is me
 			}
 			printMachineFits(w, ex.Machines)
 			printData(w, ex.Data)
+			if len(ex.Caches) > 0 {
+				fmt.Fprintln(w)
+				printCaches(w, ex.Caches)
+			}
 			printGPUChoices(w, ex.GPUs)
 		})
 	}

@@ -251,6 +251,14 @@ type Agent struct {
 	KeepImages int
 	// DatasetBytes bounds the replicas of datasets on the node, and DatasetRate the bytes per second that it fetches of them from sources; 0: no bound.
 	DatasetBytes, DatasetRate int64
+	// CacheBytes bounds the caches of datasets on the node, all together; 0: a tenth of the disk, at most 64 GiB. NoCaches: it keeps none.
+	CacheBytes int64
+	NoCaches   bool
+	// CacheBlock is what a cache fetches at once, in bytes, and CachePrefetch how many blocks ahead of its readers.
+	CacheBlock    int64
+	CachePrefetch int
+	// CacheLow and CacheHigh are percents of a cache's size: over the second, it removes files until it is at the first. 0: 80 and 90.
+	CacheLow, CacheHigh int
 	// Builder tells whether the node offers to build environments.
 	Builder Builder
 	// BuildSources is the folder below which recipes' files, directories and archives are read; empty: recipes can name none.

@@ -86,6 +86,7 @@ func (r *Renderer) renderOwn(m api.Assignment) ([]driver.File, error) {
 		public(workloadCertPath+".crt", string(workload.Certificate)),
 	}
 	files = append(files, r.gpuFiles(&m)...)
+	files = append(files, r.datasetFiles(&m)...)
 	if r.resolves(m) {
 		files = append(files, public("/etc/resolv.conf", r.resolvConf()))
 	}

@@ -23,49 +23,117 @@ func datasetsOf(view *state.View, c *state.Cluster, a *api.Assignment) []dataset
 		if g.Name != a.Group {
 			continue
 		}
-		for _, name := range g.Datasets {
-			if d := view.Dataset(state.DatasetName(c.Intent.Project, name)); d != nil {
-				claims = append(claims, dataset.Claim{UID: d.UID, Name: name})
+		for i, text := range g.Datasets {
+			use := api.ParseDatasetUse(text)
+			d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
+			if d == nil {
+				continue
 			}
+			claim := dataset.Claim{UID: d.UID, Name: use.Name}
+			if use.Way != api.DatasetCopy {
+				claim.Way = use.Way
+			}
+			if use.Way.Cached() {
+				claim.Port = api.FirstCachePort + i
+			}
+			claims = append(claims, claim)
 		}
 	}
 	return claims
 }
 
+// datasetURLsOf are the URLs of the datasets that members read by URL, by group and dataset.
+func datasetURLsOf(view *state.View, c *state.Cluster) map[string]map[string][]string {
+	all := map[string]map[string][]string{}
+	for _, g := range c.Intent.Spec.Groups {
+		for i, text := range g.Datasets {
+			use := api.ParseDatasetUse(text)
+			d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
+			if d == nil || dataset.Unfit(d.Files, len(d.Sealed) > 0, use.Way) != "" {
+				continue
+			}
+			if urls := dataset.URLs(d.Files, use, i); urls != nil {
+				if all[g.Name] == nil {
+					all[g.Name] = map[string][]string{}
+				}
+				all[g.Name][use.Name] = urls
+			}
+		}
+	}
+	return all
+}
+
 // updateDatasets tells nodes what to do about datasets, by what is stored and by what nodes say they have.
 func (d *desiredStates) updateDatasets(view *state.View, dirty map[string]bool) {
 	reported := d.agents.Datasets()
-	if len(view.Datasets) == 0 && len(reported) == 0 && len(d.datasets) == 0 {
+	if len(view.Datasets) == 0 && len(reported) == 0 && len(d.datasets)+len(d.caches) == 0 {
 		return
 	}
-	orders := plan.Orders(d.knownDatasets(view), reported)
-	for node, all := range orders {
-		if !reflect.DeepEqual(all, d.datasets[node]) {
-			dirty[node] = true
-		}
-	}
-	for node := range d.datasets {
-		if orders[node] == nil {
-			dirty[node] = true
-		}
-	}
-	d.datasets = orders
+	known, caches := d.knownDatasets(view)
+	addPurges(caches, known, reported)
+	orders := plan.Orders(known, reported)
+	differ(orders, d.datasets, dirty)
+	differ(caches, d.caches, dirty)
+	d.datasets, d.caches = orders, caches
 }
 
-// knownDatasets are the stored datasets, with the nodes that have members with them, and with their opened credentials.
-func (d *desiredStates) knownDatasets(view *state.View) []plan.Dataset {
+// addPurges adds the orders to remove what nodes have cached of datasets that were deleted.
+func addPurges(orders map[string][]dataset.CacheOrder, known []plan.Dataset, reported []plan.Node) {
+	there := map[string]bool{}
+	for i := range known {
+		there[known[i].UID] = true
+	}
+	for _, n := range reported {
+		for i := range n.Caches {
+			if uid := n.Caches[i].UID; !there[uid] {
+				orders[n.Name] = append(orders[n.Name], dataset.CacheOrder{UID: uid, Purge: true})
+			}
+		}
+	}
+}
+
+// differ marks the nodes whose orders differ.
+func differ[T any](now, before map[string][]T, dirty map[string]bool) {
+	for node, all := range now {
+		if !reflect.DeepEqual(all, before[node]) {
+			dirty[node] = true
+		}
+	}
+	for node := range before {
+		if now[node] == nil {
+			dirty[node] = true
+		}
+	}
+}
+
+// knownDatasets are the stored datasets, with the nodes that have members with copies of them, and with their opened credentials; and the orders of the nodes
+// whose members read them through a cache, sorted by UID.
+func (d *desiredStates) knownDatasets(view *state.View) ([]plan.Dataset, map[string][]dataset.CacheOrder) {
 	all, byUID := make([]plan.Dataset, 0, len(view.Datasets)), map[string]int{}
 	for _, s := range view.Datasets {
 		byUID[s.UID] = len(all)
 		all = append(all, plan.Dataset{Dataset: s, Credential: d.credential(s)})
 	}
+	caching := map[string]map[string]dataset.CacheOrder{} // by node and UID
 	for _, nodes := range d.nodes {
 		for _, p := range nodes {
 			for i := range p.members {
 				m := &p.members[i]
 				for _, claim := range m.Datasets {
-					if at, known := byUID[claim.UID]; known {
+					at, known := byUID[claim.UID]
+					switch {
+					case !known:
+					case claim.Copied():
 						all[at].Members = append(all[at].Members, m.Assignment.Node)
+					case claim.Way.Cached():
+						here := caching[m.Assignment.Node]
+						if here == nil {
+							here = map[string]dataset.CacheOrder{}
+							caching[m.Assignment.Node] = here
+						}
+						here[claim.UID] = dataset.CacheOrder{
+							UID: claim.UID, Name: all[at].Name, Files: all[at].Files, Preload: claim.Way == api.DatasetPreloaded || here[claim.UID].Preload,
+						}
 					}
 				}
 			}
@@ -76,7 +144,13 @@ func (d *desiredStates) knownDatasets(view *state.View) []plan.Dataset {
 		slices.Sort(all[i].Members)
 		all[i].Members = slices.Compact(all[i].Members)
 	}
-	return all
+	orders := map[string][]dataset.CacheOrder{}
+	for node, of := range caching {
+		for _, uid := range slices.Sorted(maps.Keys(of)) {
+			orders[node] = append(orders[node], of[uid])
+		}
+	}
+	return all, orders
 }
 
 // credential opens the credential of a dataset, once. One that does not open is as good as none: the source says that it is missing.

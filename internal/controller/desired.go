@@ -54,8 +54,9 @@ type desiredStates struct {
 	volumesSeen [2]any
 	// sharings are the orders to nodes about volumes that cross between them. agents have the reports of what nodes did.
 	sharings map[string][]volume.Sharing
-	// datasets are the orders of nodes about datasets. credentials are the opened ones, by UID.
+	// datasets are the orders of nodes about datasets, and caches those about their caches. credentials are the opened ones, by UID.
 	datasets    map[string][]dataset.Wanted
+	caches      map[string][]dataset.CacheOrder
 	credentials map[string]*api.DatasetCredential
 	unseal      func(uid string, sealed []byte) ([]byte, error)
 	// claimants are the clusters that have to do with volumes.
@@ -338,7 +339,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
-		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], Datasets: d.datasets[node], PowerOff: d.machines[node].powerOff,
+		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], Datasets: d.datasets[node], Caches: d.caches[node], PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.files != nil {

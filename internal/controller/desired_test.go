@@ -24,6 +24,8 @@ type stored struct {
 	repo   *state.Repo
 	cache  *state.Cache
 	leader *state.Leader
+	// groups are those that clusters ask for; nil: nothing of note.
+	groups []api.Group
 }
 
 func newStored(t testing.TB) *stored {
@@ -56,7 +58,7 @@ func (s *stored) view(revision int64, err error) *state.View {
 func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 	s.t.Helper()
 	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	view := s.view(s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, CreatedAt: created}))
+	view := s.view(s.repo.CreateCluster(s.t.Context(), api.ClusterIntent{Name: name, UID: "u" + name, CreatedAt: created, Spec: api.ClusterSpec{Groups: s.groups}}))
 	prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 64, byte(16 * index), 0}), 20)
 	network := api.Network{UID: "u" + name, Name: name, Cluster: name, ClusterUID: "u" + name, Index: index, Prefix: prefix, Gateway: prefix.Addr().Next()}
 	var placed []placement.Placed

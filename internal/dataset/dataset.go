@@ -75,4 +75,11 @@ type State struct {
 type Claim struct {
 	UID  string `json:"uid"`
 	Name string `json:"name"`
+	// Way is how the member reads it; empty: a copy.
+	Way api.DatasetWay `json:"way,omitempty"`
+	// Port is where the member reaches the cache of one that is cached, on its own loopback.
+	Port int `json:"port,omitempty"`
 }
+
+// Copied reports whether the member has a copy.
+func (c Claim) Copied() bool { return c.Way == "" || c.Way == api.DatasetCopy }

@@ -246,6 +246,13 @@ type Dialer interface {
 	Dial(ctx context.Context, id string, port int) (net.Conn, error)
 }
 
+// LoopbackListener is the ability to serve a member something on its own loopback, which nobody else reaches.
+type LoopbackListener interface {
+	// ListenInside listens at a port of 127.0.0.1 in a running member's network. The listener, and what it has accepted, must be closed before Clean: they
+	// keep the member's network alive. ListenInside returns ErrNotFound when the member is absent.
+	ListenInside(ctx context.Context, id string, port int) (net.Listener, error)
+}
+
 // Saver is the ability to save a running or paused member to disk with its memory, and to resume the member from there. A saved member
 // survives restarts of agent and host. Start refuses a saved member, Stop leaves it saved, Wait returns at once, and Clean removes it.
 // All calls are idempotent.

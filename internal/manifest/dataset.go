@@ -73,26 +73,35 @@ func CheckDatasetNodes(req api.DatasetNodes, src *Source) error {
 	return n.err()
 }
 
+// datasetWays are the ways to read a dataset.
+var datasetWays = []api.DatasetWay{api.DatasetCopy, api.DatasetStream, api.DatasetCached, api.DatasetPreloaded}
+
 // datasets checks the datasets that members of a group have.
-func (n *normalizer) datasets(path string, g api.Group) {
+func (n *normalizer) datasets(path string, g api.Group) []string {
 	if len(g.Datasets) == 0 {
-		return
+		return g.Datasets
 	}
 	if len(g.Datasets) > api.MaxGroupDatasets {
 		n.add(path, strconv.Itoa(len(g.Datasets)), "has %d datasets; a group can have %d", len(g.Datasets), api.MaxGroupDatasets)
-		return
+		return g.Datasets
 	}
 	if g.Stack != api.StackContainer {
 		n.add(path, "", "members on the stack %q can't have datasets; omit them, or use the stack %q", g.Stack, api.StackContainer)
 	}
-	for i, name := range g.Datasets {
-		at := fmt.Sprintf("%s[%d]", path, i)
-		if problem := LabelProblem(name, MaxDatasetName); problem != "" {
-			n.add(at, name, "%s", problem)
-		} else if j := slices.Index(g.Datasets, name); j < i {
-			n.add(at, name, "%q is also %s[%d]; name every dataset once", name, path, j)
+	uses := slices.Clone(g.Datasets)
+	for i, text := range g.Datasets {
+		at, use := fmt.Sprintf("%s[%d]", path, i), api.ParseDatasetUse(text)
+		if problem := LabelProblem(use.Name, MaxDatasetName); problem != "" {
+			n.add(at, text, "%s", problem)
+		} else if _, j, _ := g.UseOf(use.Name); j < i {
+			n.add(at, text, "%q is also %s[%d]; name every dataset once", use.Name, path, j)
 		}
+		if !slices.Contains(datasetWays, use.Way) {
+			n.add(at, text, "%q is no way to read a dataset; write %[2]s for a copy on the member's node, %[2]s:stream for its sources, %[2]s:cached for a cache on the member's node, or %[2]s:preloaded to have all of it in there first", use.Way, use.Name)
+		}
+		uses[i] = use.String()
 	}
+	return uses
 }
 
 // datasetsApart refuses volumes where groups have their datasets.

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,8 @@ func TestDatasetsOfGroupsAreNamedOnceAndForContainersOnly(t *testing.T) {
 	}{
 		"too many":          {of(api.Group{Datasets: nine}), "has 9 datasets; a group can have 8"},
 		"one twice":         {of(api.Group{Datasets: []string{"a", "a"}}), "name every dataset once"},
+		"one in two ways":   {of(api.Group{Datasets: []string{"a:stream", "a:cached"}}), "name every dataset once"},
+		"an unknown way":    {of(api.Group{Datasets: []string{"a:peer"}}), "is no way to read a dataset; write a for a copy"},
 		"no name":           {of(api.Group{Datasets: []string{"../a"}}), "datasets[0]"},
 		"a virtual machine": {of(api.Group{Stack: api.StackVM, Shape: api.Shape{Memory: 1 << 30}, Datasets: []string{"a"}}), "can't have datasets"},
 		"a volume there":    {of(api.Group{Datasets: []string{"a"}}, api.VolumeAttachment{Name: "v", Path: "/datasets/a"}), "attach the volume elsewhere"},
@@ -35,6 +38,13 @@ func TestDatasetsOfGroupsAreNamedOnceAndForContainersOnly(t *testing.T) {
 	}
 	if got := of(api.Group{Datasets: []string{"a", "b"}}, api.VolumeAttachment{Name: "v"}); got != "" {
 		t.Errorf("two datasets and a volume elsewhere: %q", got)
+	}
+}
+
+func TestWaysToReadADatasetAreStoredInOneSpelling(t *testing.T) {
+	c, err := Normalize(api.ClusterRequest{Name: "c1", Groups: []api.Group{{Datasets: []string{"a:copy", "b:stream", "c:cached", "d"}}}}, nil)
+	if err != nil || !slices.Equal(c.Spec.Groups[0].Datasets, []string{"a", "b:stream", "c:cached", "d"}) {
+		t.Errorf("stored %+v, %v", c.Spec.Groups, err)
 	}
 }
 

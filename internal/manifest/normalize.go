@@ -227,7 +227,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	g.Devices = n.devices(join(path, "devices"), g)
 	g = n.gpu(join(path, "gpu"), g)
 	n.localDisks(join(path, "local_disks"), g)
-	n.datasets(join(path, "datasets"), g)
+	g.Datasets = n.datasets(join(path, "datasets"), g)
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g
 }

@@ -454,6 +454,9 @@ func fitTexts(o *agentstream.Observed) {
 	for i := range o.Datasets {
 		o.Datasets[i].Message = manifest.Text(o.Datasets[i].Message)
 	}
+	for i := range o.Caches {
+		o.Caches[i].Message = manifest.Text(o.Caches[i].Message)
+	}
 	for i := range o.Drift {
 		o.Drift[i] = manifest.Text(o.Drift[i])
 	}

@@ -67,3 +67,34 @@ func (p plan) data(c *state.Cluster) []api.DataHeld {
 	}
 	return all
 }
+
+// caches tells what became of what members of a cluster read through the caches of their nodes. Members of other clusters on these nodes may have read the
+// same datasets.
+func (p plan) caches(c *state.Cluster) []api.DatasetCache {
+	type place struct{ node, uid string }
+	names := map[place]string{}
+	for a := range c.All() {
+		for _, g := range c.Intent.Spec.Groups {
+			if g.Name != a.Group || a.IsPart() {
+				continue
+			}
+			for _, text := range g.Datasets {
+				use := api.ParseDatasetUse(text)
+				if d := p.site.View.Dataset(state.DatasetName(c.Intent.Project, use.Name)); d != nil && use.Way.Cached() {
+					names[place{a.Node, d.UID}] = use.Name
+				}
+			}
+		}
+	}
+	var all []api.DatasetCache
+	for _, n := range p.site.data {
+		for i := range n.Caches {
+			if name := names[place{n.Name, n.Caches[i].UID}]; name != "" {
+				shown := n.Caches[i].Shown(n.Name)
+				shown.Dataset = name
+				all = append(all, shown)
+			}
+		}
+	}
+	return all
+}

@@ -91,7 +91,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	if c.Record != nil {
 		out.Phase = c.Record.Phase
 	}
-	out.Machines, out.Data = p.machines(c), p.data(c)
+	out.Machines, out.Data, out.Caches = p.machines(c), p.data(c), p.caches(c)
 	out.Message = explain(c, out, site.Now)
 	return out, nil
 }

@@ -237,3 +237,86 @@ func TestADatasetComesByXRootDWhenItsFirstSourceIsGone(t *testing.T) {
 	s.must("cluster", "delete", "c1", "--yes")
 	s.must("dataset", "delete", "far", "inside")
 }
+
+func TestMembersReadADatasetThroughTheCacheOfTheirNode(t *testing.T) {
+	program(t, ordinary)
+	for _, name := range []string{"xrootd", "xrdcp", "setpriv"} {
+		needs.Program(t, name)
+	}
+	nothingLeft(t)
+	space, err := netns.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = space.Close() }()
+	dir, err := os.MkdirTemp("/tmp", "xrd") // its own user must reach it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	web := &files{t: t, dir: filepath.Join(dir, "files")}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Mkdir(web.dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	sha, adler := web.add("events.root", 9<<20)
+	_, otherAdler := web.add("other.root", 1<<20)
+	server, err := xrootd.StartServer(t.Context(), space, xrootd.ServerConfig{Address: netip.MustParseAddrPort("127.0.0.1:1094"), Dir: web.dir, Work: filepath.Join(dir, "work")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Stop() })
+	s := startSite(t, 1)
+	source := "root://" + s.hostAddress() + "/"
+	s.must("dataset", "add", "far", "--file", source+"/events.root,adler32="+adler+",size=9437184")
+	s.must("dataset", "add", "other", "--file", source+"/other.root,adler32="+otherAdler)
+	s.must("cluster", "create", "c1", "--memory", "256MiB", "--dataset", "far:cached", "--dataset", "other:stream", "--timeout", "2m")
+	const urls = "cat /etc/nearmetal/datasets/far.urls /etc/nearmetal/datasets/other.urls; ls -d /datasets/* 2>/dev/null | wc -l"
+	if got := s.outputOf("c1", urls); got != "root://127.0.0.1:10940//events.root\n"+source+"/other.root\n0" {
+		t.Errorf("members find the URLs %q", got)
+	}
+	const read = "xrdcp -s $(cat /etc/nearmetal/datasets/far.urls) - | sha256sum"
+	for i := range 2 {
+		if got := s.outputOf("c1", read); got != sha+"  -" {
+			t.Errorf("read %d: %q, want the content of the file", i, got)
+		}
+	}
+	cached := func() api.DatasetCache {
+		if all := s.dataset("far").Caches; len(all) == 1 {
+			return all[0]
+		}
+		return api.DatasetCache{}
+	}
+	s.eventually(30*time.Second, "both reads to be counted", func() bool { c := cached(); return c.HitBytes+c.MissBytes >= 18<<20 })
+	if c := cached(); c.MissBytes+c.AheadBytes != 9<<20 || c.HitBytes < 9<<20 || c.HeldBytes < 9<<20 || !c.Running {
+		t.Errorf("two reads of 9 MiB: %+v; want the second to be hits", c)
+	}
+	if shown := s.must("dataset", "show", "far"); !strings.Contains(shown, "running") || !strings.Contains(shown, "HITS") {
+		t.Errorf("dataset show: %s", shown)
+	}
+	// The cache has nothing for this cluster but its dataset, and nothing at all for another one.
+	if got := s.outputOf("c1", "xrdcp -s root://127.0.0.1:10940//other.root - 2>&1 | head -c 300"); !strings.Contains(got, "denied") {
+		t.Errorf("a file of the same server that is not of the dataset: %q", got)
+	}
+	s.must("cluster", "create", "c2", "--memory", "256MiB", "--timeout", "2m")
+	if got := s.outputOf("c2", "timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/10940' 2>&1 | tail -n 1"); !strings.Contains(got, "refused") {
+		t.Errorf("a cluster without datasets connects to the port of the cache: %q", got)
+	}
+	// A crash of everything: the next agent's cache has what this one's had, and the member reaches it.
+	s.kill()
+	s.start()
+	s.waitForNodes(1)
+	s.eventually(time.Minute, "the cache to run again", func() bool { return cached().Running })
+	if got := s.outputOf("c1", read); got != sha+"  -" {
+		t.Errorf("after the crash: %q", got)
+	}
+	s.eventually(30*time.Second, "the read to be counted", func() bool { return cached().HitBytes > 0 })
+	if c := cached(); c.HitBytes != 9<<20 || c.MissBytes != 0 {
+		t.Errorf("after the crash: %+v; want a hit", c)
+	}
+	s.must("cluster", "delete", "c1", "c2", "--yes")
+	s.must("dataset", "delete", "far", "other")
+	s.eventually(time.Minute, "the cache to be gone from the disk", func() bool {
+		left, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "caches", "*"))
+		return len(left) == 0
+	})
+}

@@ -25,7 +25,16 @@ type Counters struct {
 	BypassBytes int64 `json:"bypass_bytes"`
 	// CorruptBlocks came with a wrong checksum.
 	CorruptBlocks int64 `json:"corrupt_blocks"`
+	// FetchedBytes came from the origin and were kept, asked for or not. AgainBytes of them had been there before, and were removed for lack of room.
+	FetchedBytes int64 `json:"fetched_bytes"`
+	AgainBytes   int64 `json:"again_bytes"`
+
+	// there is what was there of each file when it was last closed.
+	there map[string]int64
 }
+
+// AheadBytes were fetched before a reader asked for them: blocks ahead of it, and the rest of blocks of which it asked for a part.
+func (c Counters) AheadBytes() int64 { return max(0, c.FetchedBytes-c.MissBytes) }
 
 // Cache caches the files of one server.
 type Cache struct {
@@ -49,7 +58,10 @@ func StartCache(ctx context.Context, space netns.Handle, cfg CacheConfig) (*Cach
 		return nil, err
 	}
 	reports := c.reports.LocalAddr().(*net.UDPAddr).AddrPort()
-	p, err := start(ctx, space, cfg.Address, cfg.Work, cfg.text(netip.AddrPortFrom(reports.Addr().Unmap(), reports.Port())), cfg.Dir)
+	p, err := start(ctx, space, launch{
+		at: cfg.Address, work: cfg.Work, base: cfg.Base, text: cfg.text(netip.AddrPortFrom(reports.Addr().Unmap(), reports.Port())),
+		files: map[string]string{fileRights: cfg.rights()}, owned: []string{cfg.Dir}, env: cfg.environment(),
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting a cache of %s: %w", cfg.Origin, err), c.reports.Close())
 	}
@@ -79,11 +91,16 @@ func (c *Cache) listen() {
 func (c *Counters) add(report string) {
 	for line := range strings.SplitSeq(strings.TrimRight(report, "\x00"), "\n") {
 		var file struct {
-			Event   string `json:"event"`
-			Hit     int64  `json:"b_hit"`
-			Miss    int64  `json:"b_miss"`
-			Bypass  int64  `json:"b_bypass"`
-			Corrupt int64  `json:"n_cks_errs"`
+			Event    string `json:"event"`
+			Name     string `json:"lfn"`
+			Size     int64  `json:"size"`
+			Block    int64  `json:"blk_size"`
+			Done     int64  `json:"n_blks_done"`
+			Accesses int64  `json:"access_cnt"`
+			Hit      int64  `json:"b_hit"`
+			Miss     int64  `json:"b_miss"`
+			Bypass   int64  `json:"b_bypass"`
+			Corrupt  int64  `json:"n_cks_errs"`
 		}
 		if json.Unmarshal([]byte(line), &file) != nil || file.Event != "file_close" {
 			continue
@@ -93,6 +110,25 @@ func (c *Counters) add(report string) {
 		c.MissBytes += file.Miss
 		c.BypassBytes += file.Bypass
 		c.CorruptBlocks += file.Corrupt
+		c.keep(file.Name, min(file.Done*file.Block, file.Size), file.Miss, file.Accesses <= 1)
+	}
+}
+
+// keep notes how much of a file is there. anew: the file is new to the cache, so what was there before had been removed.
+func (c *Counters) keep(name string, there, missed int64, anew bool) {
+	if c.there == nil {
+		c.there = map[string]int64{}
+	}
+	before, known := c.there[name]
+	c.there[name] = there
+	switch {
+	case anew || there < before:
+		c.FetchedBytes += there
+		c.AgainBytes += min(there, before)
+	case known:
+		c.FetchedBytes += there - before
+	default: // an earlier process has fetched a part of it
+		c.FetchedBytes += min(there, missed)
 	}
 }
 

@@ -27,6 +27,10 @@ const (
 	account = "xrootd"
 )
 
+// Group is the group of the servers' processes, so that rules of the kernel can name these and no others. No account has it: Debian and systemd give nobody
+// the numbers from 60706 to 61183 (systemd, UIDS-GIDS).
+const Group = 61_094
+
 // ErrNotInstalled reports that this host has no XRootD.
 var ErrNotInstalled = errors.New("XRootD is not installed here: apt install xrootd-server xrootd-server-plugins")
 
@@ -48,55 +52,84 @@ type Server struct{ process }
 
 // StartServer starts a server in a network namespace, and returns when it listens.
 func StartServer(ctx context.Context, space netns.Handle, cfg ServerConfig) (*Server, error) {
-	p, err := start(ctx, space, cfg.Address, cfg.Work, cfg.text())
+	p, err := start(ctx, space, launch{at: cfg.Address, work: cfg.Work, text: cfg.text()})
 	if err != nil {
 		return nil, fmt.Errorf("starting a server of files: %w", err)
 	}
 	return &Server{p}, nil
 }
 
+// launch is a server to be started.
+type launch struct {
+	at netip.AddrPort
+	// work is its own directory, and base one that it sees at another place (CacheConfig.Base).
+	work, base string
+	text       string
+	// files are further ones in work, and owned further directories that belong to the account.
+	files map[string]string
+	owned []string
+	env   []string
+}
+
 // start runs xrootd with a configuration, and returns when it listens.
-func start(ctx context.Context, space netns.Handle, at netip.AddrPort, work, text string, owned ...string) (process, error) {
+func start(ctx context.Context, space netns.Handle, l launch) (process, error) {
 	path, err := exec.LookPath(Program)
 	if err != nil {
 		return process{}, ErrNotInstalled
 	}
-	if err := give(append(owned, work)); err != nil {
+	owned := append(l.owned, l.work)
+	if l.base != "" {
+		owned = append([]string{l.base}, owned...)
+	}
+	uid, err := give(owned)
+	if err != nil {
 		return process{}, err
 	}
-	config := filepath.Join(work, "xrootd.cfg")
-	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
+	for name, text := range l.files {
+		if err := os.WriteFile(filepath.Join(l.work, name), []byte(text), 0o644); err != nil {
+			return process{}, err
+		}
+	}
+	const config, log = "xrootd.cfg", "log"
+	if err := os.WriteFile(filepath.Join(l.work, config), []byte(l.text), 0o644); err != nil {
 		return process{}, err
 	}
-	p := process{cmd: exec.Command(path, "-R", account, "-c", config, "-l", filepath.Join(work, "log")), ended: make(chan struct{}), log: filepath.Join(work, "log")}
-	p.cmd.Dir = work
+	work := seen(l.base, l.work)
+	// setpriv changes to the account before it asks for the signal, which a change of the user would take back (prctl(2), PR_SET_PDEATHSIG).
+	args := []string{
+		"setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(Group), "--clear-groups", "--no-new-privs", "--pdeathsig", "KILL", "--",
+		path, "-c", filepath.Join(work, config), "-l", filepath.Join(work, log),
+	}
+	if l.base != "" {
+		args = append([]string{"unshare", "--mount", "--propagation", "private", "--", "sh", "-c", `mount --bind "$0" ` + place + ` && cd "$1" && shift && exec "$@"`, l.base, work}, args...)
+	}
+	p := process{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{}), log: filepath.Join(l.work, log)}
+	p.cmd.Dir, p.cmd.Env = l.work, l.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.run(space); err != nil {
 		return process{}, err
 	}
-	if err := p.awaitListening(ctx, space, at); err != nil {
+	if err := p.awaitListening(ctx, space, l.at); err != nil {
 		return process{}, errors.Join(err, p.Stop())
 	}
 	return p, nil
 }
 
-// give makes directories that belong to the account.
-func give(dirs []string) error {
+// give makes directories that belong to the account, whose number it returns.
+func give(dirs []string) (uid int, err error) {
 	owner, err := user.Lookup(account)
 	if err != nil {
-		return fmt.Errorf("%w (%w)", ErrNotInstalled, err)
+		return 0, fmt.Errorf("%w (%w)", ErrNotInstalled, err)
 	}
-	uid, uidErr := strconv.Atoi(owner.Uid)
-	gid, gidErr := strconv.Atoi(owner.Gid)
-	if err := errors.Join(uidErr, gidErr); err != nil {
-		return err
+	if uid, err = strconv.Atoi(owner.Uid); err != nil {
+		return 0, err
 	}
 	for _, dir := range dirs {
-		if err := errors.Join(os.MkdirAll(dir, 0o750), os.Chown(dir, uid, gid)); err != nil {
-			return err
+		if err := errors.Join(os.MkdirAll(dir, 0o750), os.Chown(dir, uid, Group)); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return uid, nil
 }
 
 // run starts the process. The kernel ends it with the thread that starts it (prctl(2), PR_SET_PDEATHSIG), so that thread waits for it and does nothing else.
@@ -172,6 +205,9 @@ func (p *process) lastWords() string {
 	}
 	return strings.Join(said[:min(4, len(said))], "; ") + " (" + p.log + ")"
 }
+
+// PID is the number of the process.
+func (p *process) PID() int { return p.cmd.Process.Pid }
 
 // Ended is closed when the process has ended, whoever ended it.
 func (p *process) Ended() <-chan struct{} { return p.ended }

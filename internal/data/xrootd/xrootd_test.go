@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -216,12 +218,91 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"blocks that are too small":     func(c *CacheConfig) { c.BlockBytes = 1024 },
 		"blocks of odd sizes":           func(c *CacheConfig) { c.BlockBytes = 5000 },
 		"a cache that is too small":     func(c *CacheConfig) { c.SizeBytes = 4 << 20 },
+		"a path with a further right":   func(c *CacheConfig) { c.Paths = []string{"/a", "/b rl /"} },
+		"a path with another line":      func(c *CacheConfig) { c.Paths = []string{"/a\nu * / a"} },
+		"watermarks upside down":        func(c *CacheConfig) { c.LowPercent, c.HighPercent = 90, 80 },
+		"directories elsewhere":         func(c *CacheConfig) { c.Base = "/c" },
 		"less than no blocks ahead":     func(c *CacheConfig) { c.Prefetch = -1 },
 	} {
 		bad := good
 		change(&bad)
 		if bad.Validate() == nil {
 			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// helperDir is where the helper of the next test has its server.
+const helperDir = "NEARMETAL_TEST_XROOTD_DIR"
+
+func TestAServerEndsWithTheProcessThatStartedIt(t *testing.T) {
+	if dir := os.Getenv(helperDir); dir != "" { // the helper: it starts a server, says its number, and waits for its own end
+		space, err := netns.Current()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := StartServer(t.Context(), space, ServerConfig{Address: netip.MustParseAddrPort("127.0.0.1:1094"), Dir: dir, Work: filepath.Join(dir, "work")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "pid"), []byte(fmt.Sprint(s.PID())), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		<-s.Ended()
+		return
+	}
+	w := newWorld(t, condition.Condition{})
+	dir := filepath.Join(w.dir, "helper")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	helper := exec.Command(os.Args[0], "-test.run", "^TestAServerEndsWithTheProcessThatStartedIt$")
+	helper.Env = append(os.Environ(), helperDir+"="+dir)
+	if err := w.near.Do(helper.Start); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = helper.Process.Kill(); _ = helper.Wait() }()
+	again, late := time.NewTicker(10*time.Millisecond), time.Now().Add(40*time.Second)
+	defer again.Stop()
+	var pid []byte
+	for len(pid) == 0 {
+		if pid, _ = os.ReadFile(filepath.Join(dir, "pid")); time.Now().After(late) {
+			t.Fatal("the helper started no server")
+		}
+		<-again.C
+	}
+	if err := helper.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	runs := func() bool {
+		status, err := os.ReadFile("/proc/" + string(pid) + "/stat")
+		return err == nil && !strings.Contains(string(status), ") Z ")
+	}
+	for ; runs(); <-again.C {
+		if time.Now().After(late) {
+			number, _ := strconv.Atoi(string(pid))
+			_ = syscall.Kill(number, syscall.SIGKILL)
+			t.Fatal("the server goes on though the process that started it was killed")
+		}
+	}
+}
+
+func TestWhatIsFetchedAgainIsCounted(t *testing.T) {
+	const closed = `{"event":"file_close","lfn":"/a","size":1000,"blk_size":100,"n_blks_done":%d,"access_cnt":%d,"b_hit":%d,"b_miss":%d}`
+	var c Counters
+	for _, step := range []struct {
+		done, accesses, hit, miss     int
+		wantFetched, wantAhead, again int64
+	}{
+		{5, 1, 0, 300, 500, 200, 0},    // 300 B were asked for, and 5 blocks were fetched
+		{5, 2, 300, 0, 500, 200, 0},    // all of it was there
+		{10, 3, 500, 500, 1000, 200, 0}, // the rest
+		{4, 1, 0, 400, 1400, 200, 400}, // it was removed meanwhile
+		{10, 2, 0, 600, 2000, 200, 400},
+	} {
+		c.add(fmt.Sprintf(closed, step.done, step.accesses, step.hit, step.miss))
+		if c.FetchedBytes != step.wantFetched || c.AheadBytes() != step.wantAhead || c.AgainBytes != step.again {
+			t.Errorf("after %+v: %+v, %d B ahead", step, c, c.AheadBytes())
 		}
 	}
 }

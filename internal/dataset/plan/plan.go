@@ -22,6 +22,8 @@ type Node struct {
 	// PeerURL is where it serves what it holds; "": it does not.
 	PeerURL string
 	States  []dataset.State
+	// Caches are the datasets in its cache.
+	Caches []dataset.CacheState
 }
 
 // Dataset is a dataset with its opened credential.

@@ -3,6 +3,7 @@ package transfer
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash"
 	"hash/adler32"
@@ -21,6 +22,14 @@ func verify(file *os.File, of api.DatasetFile) error {
 	if of.SizeBytes > 0 && info.Size() != of.SizeBytes {
 		return fmt.Errorf("%w: it has %d bytes instead of %d", ErrChecksum, info.Size(), of.SizeBytes)
 	}
+	if err = VerifyStream(io.NewSectionReader(file, 0, info.Size()), of); err != nil && !errors.Is(err, ErrChecksum) {
+		return &localError{err}
+	}
+	return err
+}
+
+// VerifyStream reads a file to its end and returns an error that wraps ErrChecksum unless size and checksums are those described.
+func VerifyStream(from io.Reader, of api.DatasetFile) error {
 	var all []io.Writer
 	var checks []check
 	add := func(name, want string, h hash.Hash) {
@@ -33,8 +42,12 @@ func verify(file *os.File, of api.DatasetFile) error {
 	if len(checks) == 0 { // else anything would pass
 		return fmt.Errorf("%w: it has no checksum to verify", ErrChecksum)
 	}
-	if _, err := io.Copy(io.MultiWriter(all...), io.NewSectionReader(file, 0, info.Size())); err != nil {
-		return &localError{err}
+	size, err := io.Copy(io.MultiWriter(all...), from)
+	if err != nil {
+		return err
+	}
+	if of.SizeBytes > 0 && size != of.SizeBytes {
+		return fmt.Errorf("%w: it has %d bytes instead of %d", ErrChecksum, size, of.SizeBytes)
 	}
 	for _, c := range checks {
 		if got := hex.EncodeToString(c.sum.Sum(nil)); got != c.want {

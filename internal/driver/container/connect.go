@@ -78,6 +78,30 @@ func (d *Driver) dial(ctx context.Context, id string, port int) (net.Conn, error
 	return conn, err
 }
 
+// ListenInside listens at a port of a member's loopback.
+func (d *Driver) ListenInside(ctx context.Context, id string, port int) (net.Listener, error) {
+	listener, err := d.listenInside(ctx, id, port)
+	if err != nil {
+		return nil, fmt.Errorf("listening at port %d of member %q: %w", port, id, err)
+	}
+	return listener, nil
+}
+
+func (d *Driver) listenInside(ctx context.Context, id string, port int) (net.Listener, error) {
+	space, _, err := d.inside(id)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = space.Close() }()
+	var listener net.Listener
+	err = space.Do(func() (err error) {
+		// The socket is of the namespace that this thread is in, and stays so.
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		return err
+	})
+	return listener, err
+}
+
 // Mend attaches the port of a running member again, which makes anew what is gone of it and leaves alone what is there.
 func (d *Driver) Mend(ctx context.Context, id string) error {
 	if err := d.mend(ctx, id); err != nil {
@@ -120,4 +144,6 @@ var (
 	_ driver.Pauser = (*Driver)(nil)
 	_ driver.Dialer = (*Driver)(nil)
 	_ driver.Mender = (*Driver)(nil)
+
+	_ driver.LoopbackListener = (*Driver)(nil)
 )

@@ -1,0 +1,53 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset"
+	"github.com/nearmetal/nearmetal/internal/dataset/plan"
+)
+
+func TestADatasetIsCopiedStreamedOrCachedAsItsGroupAsks(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2"} {
+		s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}))
+	}
+	for _, name := range []string{"copied", "streamed", "cached"} {
+		s.view(s.repo.CreateDataset(t.Context(), api.Dataset{
+			Name: name, UID: "d" + name, Project: api.DefaultProject, Files: []api.DatasetFile{{Path: "f", URLs: []string{"root://far//" + name}, SizeBytes: 5}},
+		}))
+	}
+	s.groups = []api.Group{{Name: "a", Datasets: []string{"copied", "streamed:stream", "cached:cached"}}}
+	agents := &scripted{datasets: []plan.Node{{Name: "n2", Caches: []dataset.CacheState{{UID: "dgone"}, {UID: "dcopied"}}}}}
+	d := newDesired()
+	d.agents = agents
+	changed, failed := d.update(1, someday, s.cluster("a", 1, "n1"))
+	if len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	told := whole(changed["n1"])
+	if len(told.Datasets) != 1 || told.Datasets[0].UID != "dcopied" || !told.Datasets[0].Keep {
+		t.Errorf("n1 is to have copies %+v, want that of copied alone", told.Datasets)
+	}
+	if len(told.Caches) != 1 || told.Caches[0].UID != "dcached" || len(told.Caches[0].Files) != 1 || told.Caches[0].Purge {
+		t.Errorf("n1 is to cache %+v, want cached alone", told.Caches)
+	}
+	want := []dataset.Claim{{UID: "dcopied", Name: "copied"}, {UID: "dstreamed", Name: "streamed", Way: api.DatasetStream}, {UID: "dcached", Name: "cached", Way: api.DatasetCached, Port: 10942}}
+	if len(told.Members) != 1 || !slices.Equal(told.Members[0].Datasets, want) {
+		t.Fatalf("members %+v, want one with %+v", told.Members, want)
+	}
+	lists := map[string]string{}
+	for _, f := range told.Members[0].Files {
+		if len(f.Path) > len(api.DatasetURLs) && f.Path[:len(api.DatasetURLs)] == api.DatasetURLs {
+			lists[f.Path] = string(f.Content)
+		}
+	}
+	if len(lists) != 2 || lists["/etc/nearmetal/datasets/streamed.urls"] != "root://far//streamed\n" || lists["/etc/nearmetal/datasets/cached.urls"] != "root://127.0.0.1:10942//cached\n" {
+		t.Errorf("lists of URLs: %q", lists)
+	}
+	if got := changed["n2"].Caches; len(got) != 1 || got[0].UID != "dgone" || !got[0].Purge {
+		t.Errorf("n2, which has cached a dataset that was deleted, is told %+v", got)
+	}
+}
