@@ -100,10 +100,16 @@ func start(ctx context.Context, space netns.Handle, l launch) (process, error) {
 		"setpriv", "--reuid", strconv.Itoa(uid), "--regid", strconv.Itoa(Group), "--clear-groups", "--no-new-privs", "--pdeathsig", "KILL", "--",
 		path, "-c", filepath.Join(work, config), "-l", filepath.Join(work, log),
 	}
-	if l.base != "" {
-		args = append([]string{"unshare", "--mount", "--propagation", "private", "--", "sh", "-c", `mount --bind "$0" ` + place + ` && cd "$1" && shift && exec "$@"`, l.base, work}, args...)
+	if l.base != "" { // xrootd ends where its host's name has no address: it gets one that has
+		args = append([]string{
+			"unshare", "--mount", "--propagation", "private", "--uts", "--", "sh", "-c",
+			`echo localhost >/proc/sys/kernel/hostname && mount --bind "$0" ` + place + ` && cd "$1" && shift && exec "$@"`, l.base, work,
+		}, args...)
 	}
 	p := process{cmd: exec.Command(args[0], args[1:]...), ended: make(chan struct{}), log: filepath.Join(l.work, log)}
+	if err := os.Remove(p.log); err != nil && !errors.Is(err, os.ErrNotExist) { // it would be appended to, and what an earlier one said is no longer so
+		return process{}, err
+	}
 	p.cmd.Dir, p.cmd.Env = l.work, l.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if err := p.run(space); err != nil {
