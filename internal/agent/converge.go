@@ -71,7 +71,7 @@ func lineage(id string) string {
 func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) lifecycle.MemberInput {
 	in := lifecycle.MemberInput{
 		Current: a.desired != nil, NewestGeneration: newest[lineage(m.id)],
-		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready && m.doors.problem == "" || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan, Holds: m.holds,
+		Host: lifecycle.HostState(m.state), HostMessage: m.exit, Ready: m.ready || m.part() || m.hung != "", Cleaned: m.cleaned, NeverRan: m.neverRan, Holds: m.holds,
 		Unhealthy:   joined(joined(m.unhealthy, m.cut), m.hung),
 		RecoveredAt: m.recovered, Departed: m.departed, Attempts: m.attempts, Now: now,
 	}

@@ -172,7 +172,7 @@ func (a *Agent) observedCaches() []dataset.CacheState {
 // cacheTrouble is what is wrong with the caches that a member reads through, in words; "" for nothing.
 func (a *Agent) cacheTrouble(m *memberState, states []dataset.CacheState) string {
 	if m.want == nil || len(m.doors.open) == 0 {
-		return ""
+		return m.doors.problem
 	}
 	for _, claim := range m.want.Datasets {
 		for i := range states {

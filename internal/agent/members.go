@@ -438,7 +438,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, m.doors.problem, m.unlimited(), m.memoryText(), a.cacheTrouble(m, o.Caches)), FilesDigest: m.digest, Failure: m.failure}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, a.cacheTrouble(m, o.Caches), m.unlimited(), m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
 		seen.Boot, seen.Size, seen.Verified = m.boot, m.size, m.verified
 		if m.phase == api.MemberSaved {

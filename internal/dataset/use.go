@@ -2,7 +2,6 @@ package dataset
 
 import (
 	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"slices"
@@ -57,7 +56,7 @@ func OriginOf(files []api.DatasetFile) (origin Origin, why string) {
 			}
 			server := u.Host
 			if u.Port() == "" {
-				server = net.JoinHostPort(u.Hostname(), defaultPort)
+				server += ":" + defaultPort // an address of IPv6 has its brackets already
 			}
 			if _, known := at[i][server]; !known {
 				at[i][server] = "/" + strings.TrimLeft(u.Path, "/")

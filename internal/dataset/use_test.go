@@ -69,11 +69,11 @@ func TestACacheIsTooSmallWhenMuchIsFetchedAgain(t *testing.T) {
 		figures CacheFigures
 		want    bool
 	}{
-		"nothing was read":                        {CacheFigures{}, false},
-		"all was fetched once":                    {CacheFigures{MissBytes: 300 * mib}, false},
-		"half was fetched again":                  {CacheFigures{MissBytes: 300 * mib, AgainBytes: 150 * mib}, true},
-		"a tenth was fetched again":               {CacheFigures{MissBytes: 300 * mib, AgainBytes: 30 * mib}, false},
-		"half of what was ahead, too":             {CacheFigures{MissBytes: 100 * mib, AheadBytes: 200 * mib, AgainBytes: 150 * mib}, true},
+		"nothing was read":                         {CacheFigures{}, false},
+		"all was fetched once":                     {CacheFigures{MissBytes: 300 * mib}, false},
+		"half was fetched again":                   {CacheFigures{MissBytes: 300 * mib, AgainBytes: 150 * mib}, true},
+		"a tenth was fetched again":                {CacheFigures{MissBytes: 300 * mib, AgainBytes: 30 * mib}, false},
+		"half of what was ahead, too":              {CacheFigures{MissBytes: 100 * mib, AheadBytes: 200 * mib, AgainBytes: 150 * mib}, true},
 		"half, and little of what the cache holds": {CacheFigures{MissBytes: 10 * mib, AgainBytes: 5 * mib}, false},
 	} {
 		if got := c.figures.TooSmall(100 * mib); got != c.want {

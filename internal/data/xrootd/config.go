@@ -86,7 +86,7 @@ func (c CacheConfig) Validate() error {
 	}
 	for _, path := range c.Paths {
 		if !Plain(path) {
-			errs = append(errs, fmt.Errorf("%q is no path that XRootD takes in its table of rights", path))
+			errs = append(errs, fmt.Errorf("%q is no path that XRootD's table of rights can have", path))
 		}
 	}
 	if c.Base != "" && (!strings.HasPrefix(c.Dir, c.Base+"/") || !strings.HasPrefix(c.Work, c.Base+"/")) {

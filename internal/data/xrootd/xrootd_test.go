@@ -294,10 +294,10 @@ func TestWhatIsFetchedAgainIsCounted(t *testing.T) {
 		done, accesses, hit, miss     int
 		wantFetched, wantAhead, again int64
 	}{
-		{5, 1, 0, 300, 500, 200, 0},    // 300 B were asked for, and 5 blocks were fetched
-		{5, 2, 300, 0, 500, 200, 0},    // all of it was there
+		{5, 1, 0, 300, 500, 200, 0},     // 300 B were asked for, and 5 blocks were fetched
+		{5, 2, 300, 0, 500, 200, 0},     // all of it was there
 		{10, 3, 500, 500, 1000, 200, 0}, // the rest
-		{4, 1, 0, 400, 1400, 200, 400}, // it was removed meanwhile
+		{4, 1, 0, 400, 1400, 200, 400},  // it was removed meanwhile
 		{10, 2, 0, 600, 2000, 200, 400},
 	} {
 		c.add(fmt.Sprintf(closed, step.done, step.accesses, step.hit, step.miss))

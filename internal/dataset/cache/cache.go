@@ -64,19 +64,19 @@ type cached struct {
 	uid  string
 	want *dataset.CacheOrder // nil: the leader does not name it
 	// running is its server; nil: there is none. at is where that listens.
-	running  *xrootd.Cache
-	at       netip.AddrPort
-	size     int64
-	held     int64
-	figures  dataset.CacheFigures
-	counted  xrootd.Counters // by the present server
-	message  string
+	running *xrootd.Cache
+	at      netip.AddrPort
+	size    int64
+	held    int64
+	figures dataset.CacheFigures
+	counted xrootd.Counters // by the present server
+	message string
 	// loading is how far its preload is, while there is one. preloaded: all of it was read through, and is right.
 	loading   string
 	preloaded bool
 	// spoiled: what it has is not what the dataset's checksum is of, and must go.
-	spoiled bool
-	failures  int
+	spoiled  bool
+	failures int
 	retry    time.Time
 	lastUse  time.Time
 }

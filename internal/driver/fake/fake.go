@@ -57,6 +57,7 @@ type Host struct {
 type member struct {
 	config driver.Member
 	limited
+	listened
 	state   driver.State
 	pid     int
 	code    *int
@@ -64,17 +65,15 @@ type member struct {
 	ended   chan struct{} // closed at the first process' end
 	// progress is how much its first process has done, see Host.Progress.
 	progress int64
-	// savedAt is when it was saved.
-	savedAt time.Time
+	savedAt  time.Time
 	// holds: it is saved, and holds functions of adapters.
 	holds bool
 	// oomKills counts its processes that memory ran out for.
 	oomKills int
 	// hung is how it hangs, if it does.
 	hung string
-	// services are what listens in it, by port, and inside what its host listens to in it.
+	// services are what listens in it, by port.
 	services map[int]func(net.Conn)
-	inside   map[int]net.Addr
 }
 
 // alive tells whether its first process is there, frozen or not.
@@ -135,16 +134,6 @@ func (h *Host) Listen(id string, port int, serve func(net.Conn)) {
 		m.services = map[int]func(net.Conn){}
 	}
 	m.services[port] = serve
-}
-
-// Inside is where a port is that the host listens to in a member (driver.LoopbackListener); nil: it listened to none such.
-func (h *Host) Inside(id string, port int) net.Addr {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if m := h.members[id]; m != nil {
-		return m.inside[port]
-	}
-	return nil
 }
 
 // IDs lists the members there is anything of on this machine, in order.
@@ -464,25 +453,6 @@ func (h *Host) mend(id string) (driver.Member, error) {
 	return m.config, nil
 }
 
-// ListenInside listens at a port of this machine, which Host.Inside tells.
-func (d *Driver) ListenInside(ctx context.Context, id string, port int) (net.Listener, error) {
-	d.host.mu.Lock()
-	defer d.host.mu.Unlock()
-	m := d.host.members[id]
-	if m == nil || m.state != driver.StateRunning {
-		return nil, driver.ErrNotFound
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	if m.inside == nil {
-		m.inside = map[int]net.Addr{}
-	}
-	m.inside[port] = l.Addr()
-	return l, nil
-}
-
 // Dial connects to what Host.Listen made a member serve.
 func (d *Driver) Dial(_ context.Context, id string, port int) (net.Conn, error) {
 	h := d.host
@@ -526,8 +496,5 @@ var (
 	_ driver.Driver = (*Driver)(nil)
 	_ driver.Pauser = (*Driver)(nil)
 	_ driver.Dialer = (*Driver)(nil)
-
-	_ driver.LoopbackListener = (*Driver)(nil)
-
 	_ driver.Mender = (*Driver)(nil)
 )
