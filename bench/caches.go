@@ -45,7 +45,7 @@ func caches(ctx context.Context, o options, work string, log *slog.Logger, text 
 		return err
 	}
 	defer func() { err = errors.Join(err, dev.stop()) }()
-	c := &cacheRun{site: dev, log: log}
+	c := &cacheRun{site: dev, log: log, work: dir}
 	if c.dir, err = os.MkdirTemp("/tmp", "nearmetal-bench-xrd"); err != nil { // the servers' own user must reach it
 		return err
 	}
@@ -58,6 +58,10 @@ func caches(ctx context.Context, o options, work string, log *slog.Logger, text 
 	if err := dev.reach(ctx, api.ClusterReady); err != nil {
 		return err
 	}
+	if c.cpus, err = c.printedBy(ctx, clusterName, shell("sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status")); err != nil {
+		return err
+	}
+	c.cpus = strings.TrimSpace(c.cpus)
 	busy := load()
 	took := map[string]map[string][]float64{cacheByHand: {}, cacheByMember: {}}
 	for round := range cacheRounds + 1 { // the first is to get warm
@@ -91,9 +95,11 @@ func caches(ctx context.Context, o options, work string, log *slog.Logger, text 
 type cacheRun struct {
 	*site
 	log *slog.Logger
-	dir string
-	// node is the network of the site's node.
+	// dir has what others than root must reach, and work is beside the site's own directory.
+	dir, work string
+	// node is the network of the site's node, and cpus are the processors of its member, on which both readers run.
 	node netns.Handle
+	cpus string
 	// hand is where the cache by hand listens.
 	hand netip.AddrPort
 }
@@ -108,6 +114,9 @@ func (c *cacheRun) prepare(ctx context.Context) (stop func() error, err error) {
 			err = errors.Join(err, end())
 		}
 		return err
+	}
+	if err := os.WriteFile(c.names(), []byte("hosts: files\n"), 0o644); err != nil {
+		return stop, err
 	}
 	files := filepath.Join(c.dir, "files")
 	if err := errors.Join(os.Chmod(c.dir, 0o755), os.Mkdir(files, 0o755)); err != nil {
@@ -153,7 +162,7 @@ func (c *cacheRun) prepare(ctx context.Context) (stop func() error, err error) {
 	ends = append(ends, server.Stop)
 	c.hand = netip.MustParseAddrPort("127.0.0.1:1095")
 	cache, err := xrootd.StartCache(ctx, c.node, xrootd.CacheConfig{
-		Address: c.hand, Origin: origin.String(), Dir: filepath.Join(c.dir, "cached"), Work: filepath.Join(c.dir, "cache"), SizeBytes: 4 << 30, BlockBytes: cacheBlockBytes,
+		Address: c.hand, Origin: origin.String(), Base: filepath.Join(c.work, "hand"), Dir: filepath.Join(c.work, "hand", "cached"), Work: filepath.Join(c.work, "hand", "cache"), SizeBytes: 4 << 30, BlockBytes: cacheBlockBytes,
 	})
 	if err != nil {
 		return stop, err
@@ -188,6 +197,9 @@ func hostAddressOf(underlay string) (netip.Addr, error) {
 	return node, fmt.Errorf("this machine has no address on the network of the node at %v", node)
 }
 
+// names is a file that has names looked up in files alone.
+func (c *cacheRun) names() string { return filepath.Join(c.dir, "nsswitch.conf") }
+
 // read reads the file of a round on a side, and returns how many seconds that took.
 func (c *cacheRun) read(ctx context.Context, side string, round int) (float64, error) {
 	var out string
@@ -196,7 +208,9 @@ func (c *cacheRun) read(ctx context.Context, side string, round int) (float64, e
 		out, err = c.printedBy(ctx, clusterName, shell(fmt.Sprintf(cacheRead, fmt.Sprintf("root://127.0.0.1:%d//%s", api.FirstCachePort, cacheFile(round)))))
 	} else {
 		err = c.node.Do(func() error {
-			said, err := exec.CommandContext(ctx, "sh", "-ec", fmt.Sprintf(cacheRead, fmt.Sprintf("root://%v//%s", c.hand, cacheFile(round)))).CombinedOutput()
+			// XRootD's client looks names up. A node of the site reaches no name server, and would wait for one, which members do not.
+			script := "echo localhost >/proc/sys/kernel/hostname; mount --bind " + c.names() + " /etc/nsswitch.conf; " + fmt.Sprintf(cacheRead, fmt.Sprintf("root://%v//%s", c.hand, cacheFile(round)))
+			said, err := exec.CommandContext(ctx, "unshare", "--uts", "--mount", "taskset", "-c", c.cpus, "sh", "-ec", script).CombinedOutput()
 			out = string(said)
 			return err
 		})

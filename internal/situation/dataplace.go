@@ -1,6 +1,7 @@
 package situation
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 
@@ -97,4 +98,15 @@ func (p plan) caches(c *state.Cluster) []api.DatasetCache {
 		}
 	}
 	return all
+}
+
+// smallCaches says which caches can't hold what is read through them.
+func smallCaches(caches []api.DatasetCache) string {
+	text := ""
+	for _, c := range caches {
+		if c.TooSmall {
+			text += fmt.Sprintf(" The cache of dataset %q on node %s is too small for what is read through it: it has fetched %d MiB again that had made room.", c.Dataset, c.Node, c.AgainBytes>>20)
+		}
+	}
+	return text
 }

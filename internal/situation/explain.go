@@ -92,7 +92,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 		out.Phase = c.Record.Phase
 	}
 	out.Machines, out.Data, out.Caches = p.machines(c), p.data(c), p.caches(c)
-	out.Message = explain(c, out, site.Now)
+	out.Message = explain(c, out, site.Now) + smallCaches(out.Caches)
 	return out, nil
 }
 

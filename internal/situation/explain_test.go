@@ -33,3 +33,10 @@ func TestWhatAClusterWaitsForIsExplained(t *testing.T) {
 		}
 	}
 }
+
+func TestCachesThatAreTooSmallAreNamed(t *testing.T) {
+	got := smallCaches([]api.DatasetCache{{Dataset: "far", Node: "n1", TooSmall: true, AgainBytes: 5 << 20}, {Dataset: "near", Node: "n1", AgainBytes: 1}})
+	if want := ` The cache of dataset "far" on node n1 is too small for what is read through it: it has fetched 5 MiB again that had made room.`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

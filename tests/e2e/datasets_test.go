@@ -293,6 +293,9 @@ func TestMembersReadADatasetThroughTheCacheOfTheirNode(t *testing.T) {
 	if shown := s.must("dataset", "show", "far"); !strings.Contains(shown, "running") || !strings.Contains(shown, "HITS") {
 		t.Errorf("dataset show: %s", shown)
 	}
+	if explained := s.must("cluster", "explain", "c1"); !strings.Contains(explained, "HITS") || !strings.Contains(explained, "far") || strings.Contains(explained, "too small") {
+		t.Errorf("cluster explain: %s", explained)
+	}
 	// The cache has nothing for this cluster but its dataset, and nothing at all for another one.
 	if got := s.outputOf("c1", "xrdcp -s root://127.0.0.1:10940//other.root - 2>&1 | head -c 300"); !strings.Contains(got, "denied") {
 		t.Errorf("a file of the same server that is not of the dataset: %q", got)
