@@ -29,8 +29,10 @@ const (
 	cacheGoal = 1.05
 	// cacheFileBytes is the size of a file, and cacheBlockBytes that of a cache's block on both sides: the default of nodes.
 	cacheFileBytes, cacheBlockBytes = 64 << 20, 256 << 10
-	cacheByHand                     = "XCache by hand"
-	cacheByMember                   = "member's cache"
+	// tinyFile is as good as empty: what it takes to read it is the start of the reader and the way to the cache.
+	tinyFile, tinyBytes = "tiny.root", 4 << 10
+	cacheByHand         = "XCache by hand"
+	cacheByMember       = "member's cache"
 )
 
 // cacheRead prints how many nanoseconds a read of a URL takes.
@@ -69,9 +71,13 @@ func caches(ctx context.Context, o options, work string, log *slog.Logger, text 
 		if round%2 == 1 {
 			slices.Reverse(order)
 		}
-		for _, temperature := range []string{"cold", "warm"} {
+		for _, temperature := range []string{"cold", "warm", "tiny"} {
+			name := cacheFile(round)
+			if temperature == "tiny" {
+				name = tinyFile
+			}
 			for _, side := range order {
-				seconds, err := c.read(ctx, side, round)
+				seconds, err := c.read(ctx, side, name)
 				if err != nil {
 					return fmt.Errorf("%s: %w", side, err)
 				}
@@ -82,13 +88,14 @@ func caches(ctx context.Context, o options, work string, log *slog.Logger, text 
 			}
 		}
 	}
-	fmt.Fprintf(text, "Caches: a file of %d MiB read by xrdcp through an XCache that has not read it (cold), and again (warm); %d rounds in turn, load %s to %s: seconds, median (lowest to highest)\n",
-		cacheFileBytes>>20, cacheRounds, busy, load())
+	fmt.Fprintf(text, "Caches: a file of %d MiB read by xrdcp through an XCache that has not read it (cold), and again (warm), and one of %d KiB (tiny, warm); %d rounds in turn, load %s to %s: seconds, median (lowest to highest)\n",
+		cacheFileBytes>>20, tinyBytes>>10, cacheRounds, busy, load())
 	for _, side := range []string{cacheByHand, cacheByMember} {
-		fmt.Fprintf(text, "  %-20s cold %s, warm %s\n", side, spread(took[side]["cold"], 3), spread(took[side]["warm"], 3))
+		fmt.Fprintf(text, "  %-20s cold %s, warm %s, tiny %s\n", side, spread(took[side]["cold"], 3), spread(took[side]["warm"], 3), spread(took[side]["tiny"], 3))
 	}
-	fmt.Fprintf(text, "  member's / by hand, goal at most %.2f: cold %s, warm %s\n\n", cacheGoal,
-		ratioText(took[cacheByMember]["cold"], took[cacheByHand]["cold"]), ratioText(took[cacheByMember]["warm"], took[cacheByHand]["warm"]))
+	fmt.Fprintf(text, "  member's / by hand, goal at most %.2f: cold %s, warm %s, tiny %s\n\n", cacheGoal,
+		ratioText(took[cacheByMember]["cold"], took[cacheByHand]["cold"]), ratioText(took[cacheByMember]["warm"], took[cacheByHand]["warm"]),
+		ratioText(took[cacheByMember]["tiny"], took[cacheByHand]["tiny"]))
 	return nil
 }
 
@@ -145,15 +152,24 @@ func (c *cacheRun) prepare(ctx context.Context) (stop func() error, err error) {
 	}
 	origin := netip.AddrPortFrom(host, 1094)
 	request := api.DatasetRequest{Name: "bench"}
-	content, random := make([]byte, cacheFileBytes), rand.NewChaCha8([32]byte{1})
-	for round := range cacheRounds + 1 {
+	var paths []string
+	random := rand.NewChaCha8([32]byte{1})
+	add := func(name string, bytes int) error {
+		content := make([]byte, bytes)
+		paths = append(paths, "/"+name)
 		_, _ = random.Read(content)
-		if err := os.WriteFile(filepath.Join(files, cacheFile(round)), content, 0o644); err != nil {
+		request.Files = append(request.Files, api.DatasetFile{
+			URLs: []string{fmt.Sprintf("root://%v//%s", origin, name)}, SizeBytes: int64(bytes), Adler32: fmt.Sprintf("%08x", adler32.Checksum(content)),
+		})
+		return os.WriteFile(filepath.Join(files, name), content, 0o644)
+	}
+	for round := range cacheRounds + 1 {
+		if err := add(cacheFile(round), cacheFileBytes); err != nil {
 			return stop, err
 		}
-		request.Files = append(request.Files, api.DatasetFile{
-			URLs: []string{fmt.Sprintf("root://%v//%s", origin, cacheFile(round))}, SizeBytes: cacheFileBytes, Adler32: fmt.Sprintf("%08x", adler32.Checksum(content)),
-		})
+	}
+	if err := add(tinyFile, tinyBytes); err != nil {
+		return stop, err
 	}
 	server, err := xrootd.StartServer(ctx, here, xrootd.ServerConfig{Address: origin, Dir: files, Work: filepath.Join(c.dir, "origin")})
 	if err != nil {
@@ -162,7 +178,7 @@ func (c *cacheRun) prepare(ctx context.Context) (stop func() error, err error) {
 	ends = append(ends, server.Stop)
 	c.hand = netip.MustParseAddrPort("127.0.0.1:1095")
 	cache, err := xrootd.StartCache(ctx, c.node, xrootd.CacheConfig{
-		Address: c.hand, Origin: origin.String(), Base: filepath.Join(c.work, "hand"), Dir: filepath.Join(c.work, "hand", "cached"), Work: filepath.Join(c.work, "hand", "cache"), SizeBytes: 4 << 30, BlockBytes: cacheBlockBytes,
+		Address: c.hand, Origin: origin.String(), Base: filepath.Join(c.work, "hand"), Dir: filepath.Join(c.work, "hand", "cached"), Work: filepath.Join(c.work, "hand", "cache"), SizeBytes: 4 << 30, BlockBytes: cacheBlockBytes, Paths: paths, PatienceSeconds: 30,
 	})
 	if err != nil {
 		return stop, err
@@ -200,16 +216,16 @@ func hostAddressOf(underlay string) (netip.Addr, error) {
 // names is a file that has names looked up in files alone.
 func (c *cacheRun) names() string { return filepath.Join(c.dir, "nsswitch.conf") }
 
-// read reads the file of a round on a side, and returns how many seconds that took.
-func (c *cacheRun) read(ctx context.Context, side string, round int) (float64, error) {
+// read reads a file on a side, and returns how many seconds that took.
+func (c *cacheRun) read(ctx context.Context, side, name string) (float64, error) {
 	var out string
 	var err error
 	if side == cacheByMember {
-		out, err = c.printedBy(ctx, clusterName, shell(fmt.Sprintf(cacheRead, fmt.Sprintf("root://127.0.0.1:%d//%s", api.FirstCachePort, cacheFile(round)))))
+		out, err = c.printedBy(ctx, clusterName, shell(fmt.Sprintf(cacheRead, fmt.Sprintf("root://127.0.0.1:%d//%s", api.FirstCachePort, name))))
 	} else {
 		err = c.node.Do(func() error {
 			// XRootD's client looks names up. A node of the site reaches no name server, and would wait for one, which members do not.
-			script := "echo localhost >/proc/sys/kernel/hostname; mount --bind " + c.names() + " /etc/nsswitch.conf; " + fmt.Sprintf(cacheRead, fmt.Sprintf("root://%v//%s", c.hand, cacheFile(round)))
+			script := "echo localhost >/proc/sys/kernel/hostname; mount --bind " + c.names() + " /etc/nsswitch.conf; " + fmt.Sprintf(cacheRead, fmt.Sprintf("root://%v//%s", c.hand, name))
 			said, err := exec.CommandContext(ctx, "unshare", "--uts", "--mount", "taskset", "-c", c.cpus, "sh", "-ec", script).CombinedOutput()
 			out = string(said)
 			return err

@@ -64,10 +64,11 @@ func (c *caches) Dial(_ context.Context, uid string) (net.Conn, error) {
 func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 	l := newLeader(t)
 	host, networks := fake.NewHost(), &fabricfake.Fabric{}
-	near := &caches{changed: make(chan struct{}, 1)}
+	near, copies := &caches{changed: make(chan struct{}, 1)}, &replicas{changed: make(chan struct{}, 1)}
 	l.run(shortDir(t), func(c *agent.Config) {
 		c.Fabric, c.Drivers = networks, []driver.Driver{fake.New(host, networks)}
 		c.Caches, c.CachesChanged = near, near.changed
+		c.Datasets, c.DatasetsChanged = copies, copies.changed
 	})
 	l.want(func(d *agentstream.Desired) {
 		d.Caches = []dataset.CacheOrder{{UID: "d1", Name: "events"}, {UID: "d3", Name: "more"}}
@@ -96,6 +97,11 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 	if host.Inside("u1.a.1", 10941) != nil {
 		t.Error("there is a door for a dataset that is read from its sources")
 	}
+	copies.mu.Lock()
+	if len(copies.used) != 0 {
+		t.Errorf("copies are in use: %v", copies.used)
+	}
+	copies.mu.Unlock()
 	var last net.Conn
 	for port, uid := range map[int]string{10940: "d1", 10942: "d3"} {
 		conn, err := net.Dial("tcp", host.Inside("u1.a.1", port).String())

@@ -111,7 +111,7 @@ var cacheGuards = []Mutant{
 		Guard:   "a wrong file that was preloaded is not kept",
 		File:    "internal/dataset/cache/cache.go",
 		Find:    "c.spoiled = err.Error(), errors.Is(err, transfer.ErrChecksum)",
-		Replace: "c.spoiled = err.Error(), false",
+		Replace: "c.spoiled = err.Error(), errors.Is(err, transfer.ErrChecksum) && false",
 		Test:    "./internal/dataset/cache TestAPreloadedDatasetIsVerifiedAndReadWithoutItsOrigin",
 	},
 	{
@@ -132,7 +132,7 @@ var cacheGuards = []Mutant{
 		Guard:   "a member starts only once its caches run",
 		File:    "internal/agent/doors.go",
 		Find:    "return a.cfg.Caches.Ready(claim.UID, claim.Way == api.DatasetPreloaded)",
-		Replace: "return true, \"\"",
+		Replace: "return claim.Way != api.DatasetStream, \"\"",
 		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
 	},
 	{
