@@ -150,6 +150,13 @@ var cacheGuards = []Mutant{
 		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
 	},
 	{
+		Guard:   "what members read by URL keeps no copy on the node",
+		File:    "internal/agent/datasets.go",
+		Find:    "\t\t\tif claim.Copied() {\n\t\t\t\tused",
+		Replace: "\t\t\tif true {\n\t\t\t\tused",
+		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
+	},
+	{
 		Guard:   "what members read by URL is not mounted as a copy",
 		File:    "internal/agent/datasets.go",
 		Find:    "\t\tif !claim.Copied() {\n\t\t\tcontinue\n",
