@@ -337,6 +337,7 @@ func TestAnOriginThatStallsIsAnErrorForItsReaders(t *testing.T) {
 }
 
 func TestACacheThatIsTooSmallSaysSo(t *testing.T) {
+	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed") // XCache looks at its size once a minute
 	w := newWorld(t)
 	const size = 48 << 20
 	var files []api.DatasetFile
