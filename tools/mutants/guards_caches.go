@@ -98,7 +98,7 @@ var cacheGuards = []Mutant{
 		File:    "internal/data/xrootd/counters.go",
 		Find:    "\t\tc.AgainBytes += min(there, before)\n",
 		Replace: "",
-		Test:    "./internal/dataset/cache TestACacheThatIsTooSmallSaysSo",
+		Test:    "./internal/data/xrootd TestWhatIsFetchedAgainIsCounted",
 	},
 	{
 		Guard:   "what is preloaded is verified",
