@@ -29,7 +29,7 @@ GUEST_TESTS ?= DriverContract|TestAMemberThatRanOutOfMemory|TestAControlGroup|Te
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help gpuremote test-gpuremote build build-uncleaned member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
+.PHONY: help gpuremote test-gpuremote build build-uncleaned member boot smp demo test unit e2e faults fuzz fuzz-api test-guest test-boot test-testbed test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-sriov-guest test-gpu-guest guest-images qemu10 testbed testbed-down check lint fmt docs bench mutants install clean setup
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -157,7 +157,7 @@ test-testbed: setup build build-uncleaned ## run all tests that need emulated ma
 		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./internal/dataset/cache ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
-	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-volume-bounds test-sriov-guest)
+	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-volume-bounds test-sriov-guest test-gpu-guest)
 
 # Needs no emulated machine, but minutes of two cores.
 test-fabrics: setup smp ## change the partitions of 100 tenants at once on a simulated fat tree of 648 hosts, compare all tables, and measure
@@ -212,6 +212,10 @@ test-sriov-guest: setup build qemu10 ## give virtual functions of an emulated ad
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	NEARMETAL_ADAPTER=1 $(GO) test -exec '$(ASROOT) $(VM_HOST) -emulator $(NEARMETAL_QEMU10) -adapters 1 -timeout 55m -modules igb,igbvf,vfio-pci,8021q,tun' \
 		-ldflags='-s -w' -count=1 -timeout 60m -v -run '$(SRIOV_GUEST_TESTS)' ./internal/fabric/node
+
+test-gpu-guest: setup ## give an emulated GPU to vfio-pci and take it back with nothing of its owner, in an emulated Debian guest
+	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
+	NEARMETAL_GPU_GUEST=1 $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -gpu -modules vfio-pci' -ldflags='-s -w' -count=1 -timeout 15m -v -run '^TestAKernelsGPU' ./internal/gpu/passthrough
 
 # Debian 12's QEMU has no adapter with SR-IOV, so a later one comes beside it; NEARMETAL_QEMU10 tells tests where its emulator is.
 export NEARMETAL_QEMU10 ?= $(CURDIR)/.build/qemu10/qemu-system-x86_64

@@ -10,6 +10,9 @@ const (
 	// WayRemote is how a part of a GPU's memory is handed out, by a server beside the GPU. Programs of the member call that server by CUDA's or OpenCL's own
 	// functions, from any node. Its mode excludes WayWhole.
 	WayRemote = "remote"
+	// WayPassthrough is how a virtual machine gets a whole GPU: as a PCI device, by VFIO. Groups on the stack vm ask for it as WayWhole. Its mode excludes
+	// all others.
+	WayPassthrough = "passthrough"
 	// WayAny asks for whatever is best: WayWhole on the member's own node, or WayRemote. Nothing is handed out in this way.
 	WayAny = "any"
 )
@@ -119,6 +122,23 @@ type NodeGPU struct {
 	CDI string `json:"cdi,omitempty"`
 	// Remote: servers hand out its memory to members of any node, while no member has it whole.
 	Remote bool `json:"remote,omitempty"`
+	// Passthrough is how virtual machines get it whole; nil where its place on the PCI bus is not known.
+	Passthrough *GPUPassthrough `json:"passthrough,omitempty"`
+	// Bare: nothing but its place on the PCI bus is known, so only virtual machines can have it.
+	Bare bool `json:"bare,omitempty"`
 	// Problems are why it is not offered to members, one a line.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// GPUPassthrough is how virtual machines get a GPU.
+type GPUPassthrough struct {
+	// Offered: virtual machines get it.
+	Offered bool `json:"offered,omitempty"`
+	// IOMMUGroup is its IOMMU group, empty without an IOMMU, and Functions are the addresses of the other PCI functions that go along, such as its audio.
+	IOMMUGroup string   `json:"iommu_group,omitempty"`
+	Functions  []string `json:"functions,omitempty"`
+	// Reset is how it is reset between owners, in the words of the kernel's reset_method; empty where the kernel can't.
+	Reset string `json:"reset,omitempty"`
+	// Problem is why virtual machines can't get it; empty where they can.
+	Problem string `json:"problem,omitempty"`
 }

@@ -78,6 +78,8 @@ type MachineSpec struct {
 	TrunkMAC string `json:"trunk_mac,omitempty"`
 	// Adapters are those whose functions or ports members may have while it is a node.
 	Adapters []MachineAdapter `json:"adapters,omitempty"`
+	// Passthrough is what virtual machines get of its GPUs while it is a node; nil: nothing.
+	Passthrough *MachinePassthrough `json:"passthrough,omitempty"`
 	// SwitchPorts are those ports of managed switches that its NICs are connected to, as far as the switches don't tell by LLDP.
 	SwitchPorts []SwitchPort `json:"switch_ports,omitempty"`
 }
@@ -98,6 +100,14 @@ type MachineAdapter struct {
 	Cell string `json:"cell"`
 	// VirtualFunctions is how many of them it gets at each boot; 0: as many as its driver makes by itself.
 	VirtualFunctions int `json:"virtual_functions,omitempty"`
+}
+
+// MachinePassthrough is what virtual machines get of a machine's GPUs.
+type MachinePassthrough struct {
+	// GPUs are those that they get, by PCI address or words of the model, or "all".
+	GPUs []string `json:"gpus"`
+	// Clearing is how memory of GPUs is cleared between owners: proven or reset; empty: proven.
+	Clearing string `json:"clearing,omitempty"`
 }
 
 // MachineIntent is the stored intent of operators for a machine. API handlers write it.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -14,11 +15,19 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/driver/container"
+	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/gpu/passthrough"
 )
 
+// nodeGPUs are a node's GPUs for the drivers of its stacks.
+type nodeGPUs interface {
+	container.GPUs
+	vm.GPUs
+}
+
 // openGPUs opens the node's GPUs, unless its operator keeps them; nil: members get none.
-func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) (container.GPUs, error) {
+func openGPUs(ctx context.Context, cfg *Config, opts config.Agent, dir string, log *slog.Logger) (nodeGPUs, error) {
 	var kinds []gpu.Kind
 	for _, text := range opts.GPUKinds {
 		kind, err := gpu.ParseKind(text)
@@ -28,12 +37,41 @@ func openGPUs(cfg *Config, opts config.Agent, log *slog.Logger) (container.GPUs,
 		kinds = append(kinds, kind)
 	}
 	remote := gpu.Remote{Programs: GPUPrograms(opts.GPUPrograms), GPUs: opts.RemoteGPUs.All, OpenCLBytes: int64(opts.RemoteGPUs.OpenCL)}
-	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" {
+	machines, err := openPassthrough(ctx, opts, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" && len(machines.Away()) == 0 {
 		return nil, nil //nolint:nilnil // it has none
 	}
-	gpus := gpu.New(gpu.Config{Part: opts.GPUs, Allow: opts.GPUAllow, Kinds: kinds, CDIDirs: opts.CDIDirs, Remote: remote, Log: log})
+	gpus := gpu.New(gpu.Config{
+		Part: opts.GPUs, Allow: opts.GPUAllow, Kinds: kinds, CDIDirs: opts.CDIDirs, Remote: remote, Passthrough: machines, PassthroughGPUs: opts.PassthroughGPUs, Log: log,
+	})
 	cfg.GPUs = gpus.Read
 	return gpus, nil
+}
+
+// openPassthrough opens what gives GPUs to virtual machines, and takes back those that an earlier agent has given. Where several nodes are one machine,
+// none of them gives any: each would count the others' GPUs anew while a machine has one.
+func openPassthrough(ctx context.Context, opts config.Agent, dir string, log *slog.Logger) (*passthrough.Manager, error) {
+	clearing := passthrough.Clearing(opts.PassthroughClearing)
+	switch {
+	case clearing != "" && clearing != passthrough.ClearingProven && clearing != passthrough.ClearingReset:
+		return nil, fmt.Errorf("--passthrough-clearing %q is neither %s nor %s", clearing, passthrough.ClearingProven, passthrough.ClearingReset)
+	case opts.GPUs.Of > 0 && len(opts.PassthroughGPUs) > 0:
+		return nil, fmt.Errorf("--passthrough-gpus conflicts with --gpus %s: only a node that has all GPUs of its machine gives them to virtual machines", opts.GPUs)
+	}
+	m, err := passthrough.Open(passthrough.Config{Host: passthrough.Kernel{Root: "/"}, Dir: filepath.Join(dir, "gpus"), Clearing: clearing, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	if len(opts.PassthroughGPUs) > 0 {
+		if out, err := exec.CommandContext(ctx, "modprobe", "vfio-pci").CombinedOutput(); err != nil {
+			log.WarnContext(ctx, "the driver vfio-pci can't be loaded", "error", err, "said", string(out))
+		}
+	}
+	go m.Retry(ctx)
+	return m, nil
 }
 
 // GPUPrograms is the folder with the programs of remote GPUs: the operator's, that beside this program, or the system's. Empty: there is none.

@@ -3,13 +3,17 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/config"
 	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/inventory"
 )
 
 // greeted is an agent whose greetings are received, and that has no environments.
@@ -101,4 +105,19 @@ func TestANodeWhoseGPUsCanNotBeReadIsReportedWithoutThem(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+func TestNodesThatShareAMachineGiveNoGPUsToMachines(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	for want, opts := range map[string]config.Agent{
+		"--passthrough-gpus conflicts with --gpus 1/2":               {GPUs: inventory.Part{N: 1, Of: 2}, PassthroughGPUs: []string{"all"}},
+		`--passthrough-clearing "twice" is neither proven nor reset`: {PassthroughClearing: "twice"},
+	} {
+		if _, err := openGPUs(t.Context(), &Config{}, opts, t.TempDir(), log); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if gpus, err := openGPUs(t.Context(), &Config{}, config.Agent{GPUs: inventory.Part{Of: 1}}, t.TempDir(), log); gpus != nil || err != nil {
+		t.Errorf("a node that keeps its GPUs has %v, %v", gpus, err)
+	}
 }

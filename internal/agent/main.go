@@ -104,7 +104,7 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	}
 	go sampler.Run(ctx)
 	cfg.Energy = sampler
-	gpus, err := openGPUs(&cfg, opts, log)
+	gpus, err := openGPUs(ctx, &cfg, opts, dir, log)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	if err != nil {
 		return err
 	}
-	machines, err := openMachines(opts, vm.Config{StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, Logger: log}, &node)
+	machines, err := openMachines(opts, vm.Config{StateDir: dir, Node: opts.Name, Attacher: networks, Images: images, GPUs: gpus, Logger: log}, &node)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,8 +28,24 @@ func gpuFlags(cmd *cobra.Command, opts *config.Agent) {
 	cmd.Flags().Var(machinePart{&opts.GPUs}, "gpus", "GPUs of this machine to give to members: all, none, or a part such as 2/3, the second of three equal parts")
 	cmd.Flags().StringArrayVar(&opts.GPUAllow, "gpu-allow", nil, "give members only GPUs of this ID, PCI address or model (repeatable; default: all of --gpus)")
 	cmd.Flags().StringArrayVar(&opts.GPUKinds, "gpu-kind", nil, "NAME=WHAT: a name by which users ask for GPUs of this ID, PCI address or model, such as big=H200 (repeatable)")
+	passthroughFlags(cmd, &opts.PassthroughGPUs, &opts.PassthroughClearing)
 	remoteGPUFlags(cmd, &opts.RemoteGPUs, &opts.GPUPrograms)
 	cdiFlag(cmd, &opts.CDIDirs)
+}
+
+// passthroughFlags are for what virtual machines get.
+func passthroughFlags(cmd *cobra.Command, gpus *[]string, clearing *string) {
+	cmd.Flags().StringArrayVar(gpus, "passthrough-gpus", nil, "give virtual machines GPUs of this ID, PCI address or model as PCI devices, or all that can be given (repeatable; default: none)")
+	cmd.Flags().StringVar(clearing, "passthrough-clearing", "", "how memory of GPUs is cleared between virtual machines: proven, overwritten and read back (default), or reset, for GPUs whose vendor says that a reset clears it")
+}
+
+// passthroughSpec reads the flags of a machine; nil: it gives virtual machines no GPUs. --passthrough-gpus "" stands for none.
+func (f *enrollFlags) passthroughSpec() *api.MachinePassthrough {
+	gpus := slices.DeleteFunc(slices.Clone(f.passthrough), func(value string) bool { return value == "" })
+	if len(gpus) == 0 {
+		return nil
+	}
+	return &api.MachinePassthrough{GPUs: gpus, Clearing: f.clearing}
 }
 
 // remoteGPUFlags are for what servers hand out, and where their programs are.
@@ -50,7 +67,7 @@ func printGPUs(w io.Writer, n api.Node) {
 	}
 	fmt.Fprintln(w)
 	if len(n.Agent.GPUs) > 0 {
-		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "REMOTE", "PROBLEMS")
+		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "REMOTE", "PASSTHROUGH", "PROBLEMS")
 		for _, g := range n.Agent.GPUs {
 			numa, memory, links := "", "", ""
 			if g.NUMANode >= 0 {
@@ -70,7 +87,7 @@ func printGPUs(w io.Writer, n api.Node) {
 			if len(g.Kinds) > 0 {
 				model += " (" + strings.Join(g.Kinds, ", ") + ")"
 			}
-			table.row(g.ID, model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), strings.Join(g.Problems, "; "))
+			table.row(g.ID, model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), passthroughText(g.Passthrough), strings.Join(g.Problems, "; "))
 		}
 		table.flush()
 	}
@@ -78,6 +95,23 @@ func printGPUs(w io.Writer, n api.Node) {
 	for _, problem := range n.Agent.GPUProblems {
 		fmt.Fprintf(w, "GPUs: %s\n", problem)
 	}
+}
+
+// passthroughText says how virtual machines get a GPU: with its IOMMU group and what comes along, or why not.
+func passthroughText(p *api.GPUPassthrough) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.Problem != "":
+		return "no: " + p.Problem
+	case !p.Offered:
+		return "no"
+	}
+	text := "yes (group " + p.IOMMUGroup + ", reset by " + p.Reset
+	if len(p.Functions) > 0 {
+		text += ", with " + strings.Join(p.Functions, " ")
+	}
+	return text + ")"
 }
 
 // printGPUUses writes who holds which part of a node's GPUs.
@@ -110,7 +144,7 @@ func groupGPUs(g api.Group) string {
 		if r.Memory > 0 {
 			text += " of " + r.Memory.String()
 		}
-		if r.Way != api.WayWhole && !r.MayBeServed() {
+		if r.Way != api.WayWhole && r.Way != api.WayPassthrough && !r.MayBeServed() {
 			text += " (" + r.Way + ")"
 		}
 		parts = append(parts, text)

@@ -26,6 +26,8 @@ type enrollFlags struct {
 	console, firmware, trunk    string
 	fabrics, functions          []string
 	switchPorts                 []string
+	passthrough                 []string
+	clearing                    string
 	labels                      map[string]string
 	inspect, noInspect, waiting bool
 	timeout                     time.Duration
@@ -73,6 +75,7 @@ The BMC's password is read from a file, or asked for; the server seals it, and s
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,...")
 	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks (default: none, and no members of such networks)")
 	f.adapterFlags(cmd, "")
+	passthroughFlags(cmd, &f.passthrough, &f.clearing)
 	f.switchPortFlag(cmd, "")
 	flags.BoolVar(&f.inspect, "inspect", true, "power it on and inspect its hardware at once")
 	flags.BoolVar(&f.noInspect, "no-inspect", false, "do not power it on until a user requests it")
@@ -144,6 +147,7 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	if req.Spec.Adapters, err = f.adapters(); err != nil {
 		return nil, err
 	}
+	req.Spec.Passthrough = f.passthroughSpec()
 	if req.Spec.SwitchPorts, err = parseSwitchPorts(f.switchPorts); err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 	flags.StringToStringVar(&f.labels, "labels", nil, "labels KEY=VALUE,..., instead of those it has")
 	flags.StringVar(&f.trunk, "trunk-mac", "", "MAC address of the NIC that carries VLANs of networks from its next boot on; empty: none")
 	f.adapterFlags(cmd, ", instead of those it has, from its next boot on")
+	passthroughFlags(cmd, &f.passthrough, &f.clearing)
 	f.switchPortFlag(cmd, ", instead of those it has")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := a.client(0)
@@ -58,6 +59,10 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 		}
 		if cmd.Flags().Changed("fabric") {
 			req.Spec.Adapters, overlay["adapters"] = adapters, adapters
+		}
+		if cmd.Flags().Changed("passthrough-gpus") {
+			req.Spec.Passthrough = f.passthroughSpec()
+			overlay["passthrough"] = req.Spec.Passthrough
 		}
 		patch := api.MergePatch{"spec": overlay}
 		// A machine that gets a BMC gets a password.

@@ -217,6 +217,10 @@ type Agent struct {
 	// GPUAllow are the GPUs that members get, by ID, PCI address or words of the model; none: all of that part. GPUKinds are names of kinds, NAME=WHAT.
 	GPUAllow []string
 	GPUKinds []string
+	// PassthroughGPUs are the GPUs that virtual machines may get, as in GPUAllow, or "all". PassthroughClearing is how their memory is cleared between
+	// owners: proven or reset.
+	PassthroughGPUs     []string
+	PassthroughClearing string
 	// GPUPrograms is the folder with the programs of remote GPUs; empty: gpuremote beside this program, and else /usr/lib/nearmetal/gpuremote, where one is there.
 	GPUPrograms string
 	// RemoteGPUs are handed out by servers to members of any node: none, all, or opencl:SIZE.

@@ -30,6 +30,10 @@ type Config struct {
 	// Allow are the GPUs that members get, by ID, PCI address or words of the model; none: all. Kinds are names of kinds.
 	Allow []string
 	Kinds []Kind
+	// Passthrough gives GPUs to virtual machines; nil: nobody looks at the PCI bus. PassthroughGPUs are those that machines may get, as in Allow, or
+	// PassthroughAll alone.
+	Passthrough     Passthrough
+	PassthroughGPUs []string
 	// Remote is how the node takes part in remote GPUs.
 	Remote Remote
 	// Run runs a program and returns its standard output; nil: as a process of this machine.
@@ -48,6 +52,8 @@ type Node struct {
 	mu      sync.Mutex
 	found   *Found
 	at      time.Time
+	// changed: a GPU went to a machine, or came back, since it was looked.
+	changed bool
 }
 
 // Found is what was found on a node.
@@ -84,7 +90,8 @@ func New(cfg Config) *Node {
 func (n *Node) Read(ctx context.Context) Found {
 	n.looking.Lock()
 	defer n.looking.Unlock()
-	if found, at := n.last(); found != nil && time.Since(at) <= n.cfg.Every {
+	changed := n.takeChange() // before the look: what changes meanwhile is looked at again
+	if found, at := n.last(); found != nil && !changed && time.Since(at) <= n.cfg.Every {
 		return *found
 	}
 	found := n.look(ctx)
@@ -92,6 +99,15 @@ func (n *Node) Read(ctx context.Context) Found {
 	defer n.mu.Unlock()
 	n.found, n.at = &found, time.Now()
 	return found
+}
+
+// takeChange reports whether the node's GPUs have changed hands, and forgets it.
+func (n *Node) takeChange() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed := n.changed
+	n.changed = false
+	return changed
 }
 
 // last returns what was found last, and when; nil: nobody has looked yet.
@@ -128,6 +144,9 @@ func (n *Node) look(ctx context.Context) Found {
 		}
 		found.GPUs = append(found.GPUs, shown)
 	}
+	if err := n.addPassthrough(&found, files); err != nil {
+		found.Problems = append(found.Problems, err.Error())
+	}
 	slices.SortStableFunc(found.GPUs, func(a, b api.NodeGPU) int {
 		return cmp.Or(cmp.Compare(a.PCI, b.PCI), cmp.Compare(a.ID, b.ID))
 	})
@@ -161,7 +180,12 @@ func (f Found) Devices() []api.Device {
 			if n := slicesOf(g); n > 0 {
 				d.Counters[api.CounterSlices] = n
 			}
-			d.Ways[api.WayWhole] = api.DeviceWay{Mode: api.WayWhole, Takes: maps.Clone(d.Counters)}
+			if !g.Bare {
+				d.Ways[api.WayWhole] = api.DeviceWay{Mode: api.WayWhole, Takes: maps.Clone(d.Counters)}
+			}
+			if g.Passthrough != nil && g.Passthrough.Offered {
+				d.Ways[api.WayPassthrough] = api.DeviceWay{Mode: api.WayPassthrough, Takes: maps.Clone(d.Counters)}
+			}
 		}
 		if mib := remoteMiB(g); mib > 0 {
 			d.Counters[api.CounterRemoteMiB] = mib
@@ -178,7 +202,7 @@ func (n *Node) Edits(ctx context.Context, claims []api.DeviceClaim) (*Edits, err
 		return nil, nil //nolint:nilnil // nothing is needed
 	}
 	found, _ := n.last() // a member's start does not wait for nvidia-smi; device nodes and files are looked at now
-	if found == nil {
+	if found == nil || n.hasChanged() {
 		first := n.Read(ctx)
 		found = &first
 	}

@@ -46,6 +46,9 @@ func (f *Found) keep(allowed []string) {
 		g := &f.GPUs[i]
 		if !slices.ContainsFunc(allowed, func(what string) bool { return is(*g, what) }) {
 			g.Problems = append(g.Problems, "its operator keeps it: it is none of those of --gpu-allow")
+			if g.Passthrough != nil {
+				g.Passthrough.Offered = false
+			}
 			delete(f.sources, g.ID)
 		}
 	}

@@ -46,6 +46,9 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 		if r.Memory < 0 || r.Memory > maxMemory {
 			n.add(at+".memory", r.Memory.String(), "%s is no size of a device's memory", r.Memory)
 		}
+		if r.Class == api.ClassGPU {
+			r.Way = wholeFor(g.Stack, r.Way)
+		}
 		switch {
 		case r.MayBeServed():
 			n.remoteGPU(at, g, *r)
@@ -54,10 +57,10 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 		case r.Remote:
 		case r.Class != api.ClassGPU:
 			n.add(at+".remote", "false", "must be true: of their own nodes, members get devices of class %s only; others can be requested from any node, nearest first", api.ClassGPU)
-		case r.Way != api.WayWhole:
+		case r.Way != wholeFor(g.Stack, api.WayWhole):
 			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s, or parts of the memory of any, way %s; slices (MIG) are not handed out yet", r.Way, api.WayWhole, api.WayRemote)
 		default:
-			n.gpuHolder(at, g)
+			n.gpuHolder(at, g, *r)
 		}
 	}
 	return requests
@@ -73,7 +76,7 @@ func (n *normalizer) remoteGPU(at string, g api.Group, r api.DeviceRequest) {
 	case len(slices.DeleteFunc(slices.Clone(g.Devices), func(d api.DeviceRequest) bool { return d.Class != api.ClassGPU })) > 1:
 		n.add(at+".way", r.Way, "conflicts with the group's other GPUs: programs have either those of their own node or those of one server")
 	}
-	n.gpuHolder(at, g)
+	n.gpuHolder(at, g, r)
 }
 
 // adapter checks which adapters the ports of a group's members may be on. Only ports on functions of adapters are on any.

@@ -72,7 +72,8 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 	if slices.ContainsFunc(g.Devices, func(d api.DeviceRequest) bool { return d.Class == api.ClassGPU }) {
 		n.add(path, text, "conflicts with the group's devices of class %s; write all GPUs there, and omit this", api.ClassGPU)
 	}
-	n.gpuHolder(path, g)
+	n.gpuHolder(path, g, r)
+	r.Way = wholeFor(g.Stack, r.Way)
 	g.Devices = slices.Insert(slices.Clone(g.Devices), 0, r)
 	return g
 }
@@ -99,11 +100,21 @@ const minRemote = api.Bytes(16 << 20)
 // maxDigit is above what is the number of a model, such as 4090, and no size of memory.
 const maxDigit = 1 << 20
 
-// gpuHolder refuses GPUs of the node for members that can't have any.
-func (n *normalizer) gpuHolder(path string, g api.Group) {
+// wholeFor is the way in which members on a stack get whole GPUs: by the node's driver, or, in virtual machines, as PCI devices.
+func wholeFor(stack api.Stack, way string) string {
+	if way == api.WayWhole && stack == api.StackVM {
+		return api.WayPassthrough
+	}
+	return way
+}
+
+// gpuHolder refuses GPUs for members that can't have them.
+func (n *normalizer) gpuHolder(path string, g api.Group, r api.DeviceRequest) {
 	switch {
-	case g.Stack != api.StackContainer:
-		n.add(path, string(g.Stack), "members on the stack %q get no GPUs yet; use the stack %q", g.Stack, api.StackContainer)
+	case g.Stack != api.StackContainer && g.Stack != api.StackVM:
+		n.add(path, string(g.Stack), "members on the stack %q get no GPUs yet; use the stack %q or %q", g.Stack, api.StackContainer, api.StackVM)
+	case g.Stack == api.StackVM && r.MayBeServed():
+		n.add(path, r.Way, "members on the stack %q get whole GPUs only; write their number, or use the stack %q", g.Stack, api.StackContainer)
 	case g.Spares > 0:
 		n.add(path, strconv.Itoa(g.Spares), "a spare can't hold a GPU for its member; omit the spares")
 	}

@@ -132,6 +132,7 @@ func (n *normalizer) machine(at string, req api.EnrollRequest) api.EnrollRequest
 		req.Spec.TrunkMAC = n.mac(spec+".trunk_mac", req.Spec.TrunkMAC)
 	}
 	n.adapters(spec+".adapters", req.Spec.Adapters)
+	n.passthrough(spec+".passthrough", req.Spec.Passthrough)
 	req.Spec.SwitchPorts = n.switchPorts(spec+".switch_ports", req.Spec.SwitchPorts)
 	return req
 }
@@ -194,6 +195,24 @@ func (n *normalizer) adapters(path string, adapters []api.MachineAdapter) {
 		if a.VirtualFunctions < 0 || a.VirtualFunctions > MaxFunctions {
 			n.add(at+".virtual_functions", strconv.Itoa(a.VirtualFunctions), "%d is not from 0 to %d", a.VirtualFunctions, MaxFunctions)
 		}
+	}
+}
+
+// passthrough checks what virtual machines get of a machine's GPUs.
+func (n *normalizer) passthrough(path string, p *api.MachinePassthrough) {
+	if p == nil {
+		return
+	}
+	if len(p.GPUs) == 0 || len(p.GPUs) > MaxNodeDevices {
+		n.add(path+".gpus", strconv.Itoa(len(p.GPUs)), "has %d entries; write 1 to %d, such as all", len(p.GPUs), MaxNodeDevices)
+	}
+	for i, what := range p.GPUs {
+		if !modelText.MatchString(what) && !pciAddress.MatchString(what) {
+			n.add(fmt.Sprintf("%s.gpus[%d]", path, i), what, "%q is neither the PCI address of a GPU nor words of its model, nor all", api.Shorten(what, 64))
+		}
+	}
+	if !slices.Contains([]string{"", "proven", "reset"}, p.Clearing) {
+		n.add(path+".clearing", p.Clearing, "%q is no way to clear the memory of GPUs; write proven or reset", api.Shorten(p.Clearing, 64))
 	}
 }
 

@@ -241,6 +241,14 @@ func (c *nodeCheck) gpus(n *api.NodeRecord) {
 		for _, peer := range g.NVLinkPeers {
 			c.words(map[string]string{"NVLink peer": peer})
 		}
+		if p := g.Passthrough; p != nil {
+			c.words(map[string]string{"IOMMU group": p.IOMMUGroup, "reset of a GPU": p.Reset})
+			c.count("PCI functions of GPU "+printable(g.ID), len(p.Functions), MaxNodeDevices)
+			for _, function := range p.Functions {
+				c.words(map[string]string{"PCI function of a GPU": function})
+			}
+			p.Problem = Text(p.Problem)
+		}
 		g.CDI = Text(g.CDI)
 		c.texts(g.Problems)
 	}

@@ -20,6 +20,9 @@ func gpuText(r api.DeviceRequest) string {
 	if r.Count > 1 {
 		what = fmt.Sprintf("%d whole GPUs", r.Count)
 	}
+	if r.Way == api.WayPassthrough {
+		what += " for virtual machines"
+	}
 	if r.Model != "" {
 		what += " " + r.Model
 	}
@@ -50,6 +53,8 @@ func (s *Sketch) whyNoGPU(r api.DeviceRequest) string {
 	switch {
 	case why == "" && remoteGPU(r):
 		return "no node hands out GPUs to others (nearmetal agent --remote-gpus)"
+	case why == "" && r.Way == api.WayPassthrough:
+		return "no node gives GPUs to virtual machines (nearmetal agent --passthrough-gpus)"
 	case why == "":
 		return "no node has a GPU"
 	case remoteGPU(r):

@@ -108,3 +108,36 @@ func TestANodeWithoutSuchAGPUSaysSo(t *testing.T) {
 		}
 	}
 }
+
+// A GPU that virtual machines can have, too, is a container's or a machine's, and counts for quotas and refusals in both ways.
+func TestAGPUIsAContainersOrAMachines(t *testing.T) {
+	t.Parallel()
+	forMachines := func(size int) []api.Group {
+		groups := wholeGPUs(size, 1, "", 0)
+		groups[0].Devices[0].Way = api.WayPassthrough
+		return groups
+	}
+	v := withKinds(t)
+	rec := testNode("n2", 8, 1, 1)
+	both := gpuOf("GPU-a", "NVIDIA A100-SXM4-80GB", 80<<30, 0)
+	both.Ways = map[string]api.DeviceWay{"whole": both.Ways["whole"], "passthrough": {Mode: "passthrough", Takes: both.Counters}}
+	rec.Capacity.Devices = []api.Device{both}
+	v.SetNode(rec, Schedulable)
+	if got, missing := fitDevices(t, v.Sketch(), forMachines(1)); got != "n2/GPU-a/passthrough ; " {
+		t.Errorf("a machine gets %q (%s)", got, missing)
+	}
+	machines := v.Sketch()
+	fitDevices(t, machines, forMachines(1))
+	if got, missing := fitDevices(t, machines, wholeGPUs(1, 1, "A100", 0)); got != "" || !strings.Contains(missing, "its only GPU of that kind is taken") {
+		t.Errorf("a container gets a machine's GPU: %q (%s)", got, missing)
+	}
+	containers := v.Sketch()
+	fitDevices(t, containers, wholeGPUs(1, 1, "A100", 0))
+	if got, missing := fitDevices(t, containers, forMachines(1)); got != "" || !strings.Contains(missing, "n2: its only GPU of that kind is taken") {
+		t.Errorf("a machine gets a container's GPU: %q (%s)", got, missing)
+	}
+	_, missing := fitDevices(t, withKinds(t).Sketch(), forMachines(1))
+	if want := `each member of group "c" needs a whole GPU for virtual machines: no node gives GPUs to virtual machines (nearmetal agent --passthrough-gpus)`; missing != want {
+		t.Errorf("got %q, want %q", missing, want)
+	}
+}

@@ -34,6 +34,7 @@ func run() int {
 		share    = flag.String("share", "", "`folder` that the guest sees read-only besides")
 		emulator = flag.String("emulator", "", "`path` of QEMU; that of the PATH without")
 		adapters = flag.Int("adapters", 0, "`number` of Ethernet adapters with virtual functions, which need QEMU 8.0 or later")
+		gpu      = flag.Bool("gpu", false, "give the guest a GPU and an IOMMU")
 		timeout  = flag.Duration("timeout", 10*time.Minute, "end the guest after this `time`")
 	)
 	flag.Parse()
@@ -46,7 +47,7 @@ func run() int {
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 
-	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Modules: words(*modules), Command: flag.Args(), Emulator: *emulator, Adapters: *adapters}
+	config := guest.Config{CPUs: *cpus, MemoryMiB: *memory, Modules: words(*modules), Command: flag.Args(), Emulator: *emulator, Adapters: *adapters, GPU: *gpu}
 	if *share != "" {
 		config.Shares = []string{*share}
 	}

@@ -38,6 +38,8 @@ type Config struct {
 	// Adapters is the number of Ethernet adapters with 7 virtual functions each (igb), whose functions the guest can hand out: it has an IOMMU then.
 	// Each is alone on its wire. QEMU has them since version 8.0.
 	Adapters int
+	// GPU gives the guest a display controller (bochs-display) that it can hand out, and an IOMMU. Its memory keeps what is written to it through resets.
+	GPU bool
 	// Links are network cards, eth0 and so on in the guest once it has the module virtio_net. Start takes them over.
 	Links []Link
 	// Dir is the command's working folder, Env is added to its environment (NAME=VALUE).
@@ -136,7 +138,7 @@ func arguments(cfg Config, scratch string) []string {
 	for _, disk := range cfg.Disks {
 		args = append(args, "-drive", "file="+disk+",format=raw,if=virtio,cache=writeback")
 	}
-	args = append(args, adapters(cfg.Adapters)...)
+	args = append(args, handedOut(cfg)...)
 	for i, l := range cfg.Links {
 		args = append(args, l.arguments(i)...)
 	}

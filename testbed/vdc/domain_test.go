@@ -41,6 +41,7 @@ func testMachines(t *testing.T) []*Machine {
 		{Name: "sriov", Firmware: api.FirmwareBIOS, SRIOV: true},
 		{Name: "kcs", Firmware: api.FirmwareBIOS, HostInterface: HostClosable},
 		{Name: "watched", Firmware: api.FirmwareBIOS, Watchdog: true},
+		{Name: "gpu", Firmware: api.FirmwareBIOS, GPU: true},
 	}, Emulator: "/QEMU10/qemu-system-x86_64"}.complete()
 	if err != nil {
 		t.Fatal(err)

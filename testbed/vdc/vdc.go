@@ -69,6 +69,9 @@ type MachineConfig struct {
 	// SRIOV makes the NIC on the data network an adapter with seven virtual functions (Intel 82576, driver igb), and gives the machine an IOMMU
 	// (Intel VT-d). It needs a QEMU that models them, Config.Emulator, and less than 2816 MiB of memory.
 	SRIOV bool
+	// GPU gives the machine a display controller without a driver of the host's (bochs-display), alone behind a root port, whose memory keeps what is
+	// written to it through resets, and an IOMMU (Intel VT-d).
+	GPU bool
 	// HostInterface lets the machine reach its BMC by KCS. Its IPMI BMC is OpenIPMI's ipmi_sim then, which has users of its own and none of the faults of
 	// SetBMCFault; its Redfish service stays and knows nothing of those users.
 	HostInterface HostInterface

@@ -63,7 +63,9 @@ type domain struct {
 	// RootPorts are the numbers of those that are kept for functions. Functions are those that the machine starts with.
 	RootPorts []int
 	Functions []hostDevice
-	Console   string
+	// GPUs are the PCI functions of the GPUs that the machine has.
+	GPUs    []hostDevice
+	Console string
 	// Display is the socket of its screen, "" without one.
 	Display                string
 	GuestSocket, GuestPort string

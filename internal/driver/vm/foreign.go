@@ -187,6 +187,9 @@ func (d *Driver) launchForeign(ctx context.Context, host *daemon, m driver.Membe
 	failpoint.Hit("vm.after-seed")
 	machine := newForeignDomain(m, *image.Disk, viewOf(id), uuidText(d.domainUUID(id)), d.hardware())
 	machine.Functions = functions
+	if machine.GPUs, err = d.takeGPUs(ctx, m); err != nil {
+		return err
+	}
 	text, err := machine.xml()
 	if err != nil {
 		return err

@@ -33,6 +33,8 @@ type hostDevice struct {
 	Port int
 	// Standby is the alias of the NIC that stands in for it, "" for none.
 	Standby string
+	// GPU is the number of a function of a GPU, from 1 on, 0 for functions of adapters.
+	GPU int
 }
 
 // isPassedThrough reports whether a port is a PCI device of the machine.
@@ -175,6 +177,9 @@ func (h hostDevice) XML() string {
 		// The name stays: QEMU takes no function of another name for a standby that had one.
 		teaming = fmt.Sprintf("<teaming type='transient' persistent='%s'/><alias name='%s'/>", h.Standby, aliasPrefix+"function-of-"+strings.TrimPrefix(h.Standby, aliasPrefix))
 	}
+	if h.GPU != 0 {
+		teaming = fmt.Sprintf("<alias name='%s%d'/>", gpuAlias, h.GPU)
+	}
 	if h.Port != 0 {
 		at = fmt.Sprintf("<address type='pci' domain='0x0000' bus='0x%02x' slot='0x00' function='0x0'/>", h.Port)
 	}
@@ -190,7 +195,7 @@ const otherRootPorts = 6
 // keepRootPorts keeps a root port for each function of an assignment. They are beyond those that libvirt makes by itself, so that libvirt puts nothing
 // else there while there is no function.
 func (d *domain) keepRootPorts(a *api.Assignment) {
-	first := otherRootPorts + len(d.Roots) + len(d.NICs)
+	first := otherRootPorts + len(d.Roots) + len(d.NICs) + portsForGPUs*len(gpusOf(a))
 	for i := range passedThrough(a) {
 		d.RootPorts = append(d.RootPorts, first+i)
 	}
@@ -241,6 +246,9 @@ func survives(p fabric.Port, network api.Network, v verb) error {
 
 // surviveAll is survives of all ports of a member.
 func surviveAll(m driver.Member, v verb) error {
+	if err := gpusStay(&m.Assignment, v); err != nil {
+		return err
+	}
 	if v == verbMove && len(m.Disks) > 0 {
 		return fmt.Errorf("it has the block volume %q, which one machine at a time has, and QEMU opens it at both ends of a move; move it offline", m.Disks[0].Name)
 	}

@@ -26,8 +26,8 @@ var errGuestKeeps = errors.New("the guest did not follow in time")
 // fitLive gives a machine the processors and the memory of an assignment, or returns ErrNeedsReboot and leaves those of its record. Also a machine
 // whose record names the size already is looked at: an agent may have been killed between the two.
 func (d *Driver) fitLive(ctx context.Context, seen sight, r *record, has, wants *api.Assignment) error {
-	// Nothing is known of memory that is plugged in beside a function, whose adapter reads and writes all that the machine has.
-	runs, c, still := seen.state == driver.StateRunning, r.chassis(), len(passedThrough(has)) > 0
+	// Nothing is known of memory that is plugged in beside a function or a GPU, which reads and writes all that the machine has.
+	runs, c, still := seen.state == driver.StateRunning, r.chassis(), len(passedThrough(has))+len(gpusOf(has)) > 0
 	size := has.Held()
 	switch {
 	case size.Same(wants.Held()) && (c == nil || !runs || still):

@@ -5,6 +5,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -170,7 +171,7 @@ func pluggedIn(ctx context.Context, host *daemon, id string) (devices []hostDevi
 	return parseHostDevices(text)
 }
 
-// parseHostDevices returns the PCI devices of the host in a description of a machine.
+// parseHostDevices returns the PCI devices of the host in a description of a machine, but for GPUs, which are never unplugged.
 func parseHostDevices(text string) (devices []hostDevice, err error) {
 	type address struct {
 		Domain   string `xml:"domain,attr"`
@@ -185,12 +186,18 @@ func parseHostDevices(text string) (devices []hostDevice, err error) {
 			Teaming struct {
 				Persistent string `xml:"persistent,attr"`
 			} `xml:"teaming"`
+			Alias struct {
+				Name string `xml:"name,attr"`
+			} `xml:"alias"`
 		} `xml:"devices>hostdev"`
 	}
 	if err := xml.Unmarshal([]byte(text), &machine); err != nil {
 		return nil, fmt.Errorf("libvirt's description of the machine: %w", err)
 	}
 	for _, d := range machine.Devices {
+		if strings.HasPrefix(d.Alias.Name, gpuAlias) {
+			continue
+		}
 		h := hostDevice{Domain: bareHex(d.Source.Domain), Bus: bareHex(d.Source.Bus), Slot: bareHex(d.Source.Slot), Function: bareHex(d.Source.Function), Standby: d.Teaming.Persistent}
 		if _, err := fmt.Sscanf(d.Address.Bus, "0x%x", &h.Port); err != nil {
 			return nil, errors.Join(errors.New("libvirt's description of the machine has a device without an address"), err)

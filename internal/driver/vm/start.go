@@ -131,7 +131,7 @@ func checkMember(m driver.Member) error {
 	case path.Base(m.User.Name) != m.User.Name || m.User.Name == "" || m.User.Name[0] == '.':
 		return fmt.Errorf("%q is not a valid user name", m.User.Name)
 	}
-	return errors.Join(driver.CheckMounts(m.Mounts), driver.CheckDevices(&a))
+	return errors.Join(driver.CheckMounts(m.Mounts), checkGPUs(&a), driver.CheckDevices(&a, api.ClassGPU))
 }
 
 // StartTime bounds how long a machine may take to boot; it implements driver.SlowStarter. A kernel boots in seconds where processors are virtualized,
@@ -251,6 +251,9 @@ func (d *Driver) launch(ctx context.Context, host *daemon, m driver.Member, imag
 	}
 	machine := newDomain(m, image, viewOf(id), uuidText(d.domainUUID(id)), h, c)
 	machine.take(functions)
+	if machine.GPUs, err = d.takeGPUs(ctx, m); err != nil {
+		return err
+	}
 	text, err := machine.xml()
 	if err != nil {
 		return err

@@ -157,6 +157,9 @@ func (d *Driver) clean(ctx context.Context, id string) error {
 			return err
 		}
 	}
+	if err := d.giveGPUs(ctx, id); err != nil {
+		return err
+	}
 	if err := d.cfg.Attacher.Detach(ctx, id); err != nil {
 		return fmt.Errorf("detaching it from its network: %w", err)
 	}

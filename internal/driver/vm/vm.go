@@ -36,6 +36,8 @@ type Config struct {
 	Node string
 	// Attacher connects members to their networks.
 	Attacher fabric.Attacher
+	// GPUs gives members whole GPUs as PCI devices; nil: the node gives none.
+	GPUs GPUs
 	// Images are the built environments on this node.
 	Images environment.Images
 	// Boot returns the boot agent's binary, the first process of guests, and Program the one that the boot agent starts: the member agent's. They are

@@ -136,11 +136,13 @@ type Agent struct {
 	// Certificate answers Hello.Request: the identity ends with the boot.
 	Certificate api.NodeCertificate `json:"certificate"`
 	Server      string              `json:"server"` // HOST:PORT
-	// Labels, Adapters and Generation go to its options, and so does the name of the NIC with the MAC TrunkMAC, if any.
-	Labels     map[string]string    `json:"labels,omitempty"`
-	TrunkMAC   string               `json:"trunk_mac,omitempty"`
-	Adapters   []api.MachineAdapter `json:"adapters,omitempty"`
-	Generation int64                `json:"generation"`
+	// Labels, Adapters, Passthrough and Generation go to its options, and so does the name of the NIC with the MAC TrunkMAC, if any.
+	Labels   map[string]string    `json:"labels,omitempty"`
+	TrunkMAC string               `json:"trunk_mac,omitempty"`
+	Adapters []api.MachineAdapter `json:"adapters,omitempty"`
+	// Passthrough is nil where virtual machines get no GPUs.
+	Passthrough *api.MachinePassthrough `json:"passthrough,omitempty"`
+	Generation  int64                   `json:"generation"`
 }
 
 // StageReport tells that a stage has ended.

@@ -284,6 +284,14 @@ func agentArguments(binary string, w boot.Welcome, n *network, memoryBytes int64
 			args = append(args, "--virtual-functions", adapter.PCI+"="+strconv.Itoa(adapter.VirtualFunctions))
 		}
 	}
+	if p := w.Agent.Passthrough; p != nil {
+		for _, what := range p.GPUs {
+			args = append(args, "--passthrough-gpus", what)
+		}
+		if p.Clearing != "" {
+			args = append(args, "--passthrough-clearing", p.Clearing)
+		}
+	}
 	for _, key := range slices.Sorted(maps.Keys(w.Agent.Labels)) {
 		args = append(args, "--label", key+"="+w.Agent.Labels[key])
 	}

@@ -125,7 +125,7 @@ func (s *Server) welcomeMachine(ctx context.Context, hello boot.Hello, claims bo
 		identity, certificate.Approved = &made, true
 		welcome.Agent = &boot.Agent{
 			Binary: s.cfg.AgentBinary, Gzip: s.cfg.AgentGzip, Certificate: certificate, Server: s.cfg.AgentServer,
-			Labels: m.Intent.Spec.Labels, TrunkMAC: m.Intent.Spec.TrunkMAC, Adapters: m.Intent.Spec.Adapters, Generation: b.Generation,
+			Labels: m.Intent.Spec.Labels, TrunkMAC: m.Intent.Spec.TrunkMAC, Adapters: m.Intent.Spec.Adapters, Passthrough: m.Intent.Spec.Passthrough, Generation: b.Generation,
 		}
 	}
 	revision, err := s.cfg.Writer.RedeemBoot(ctx, redemption, identity)
