@@ -40,12 +40,15 @@ func passthroughFlags(cmd *cobra.Command, gpus *[]string, clearing *string) {
 }
 
 // passthroughSpec reads the flags of a machine; nil: it gives virtual machines no GPUs. --passthrough-gpus "" stands for none.
-func (f *enrollFlags) passthroughSpec() *api.MachinePassthrough {
+func (f *enrollFlags) passthroughSpec() (*api.MachinePassthrough, error) {
 	gpus := slices.DeleteFunc(slices.Clone(f.passthrough), func(value string) bool { return value == "" })
-	if len(gpus) == 0 {
-		return nil
+	switch {
+	case len(gpus) > 0:
+		return &api.MachinePassthrough{GPUs: gpus, Clearing: f.clearing}, nil
+	case f.clearing != "":
+		return nil, usage("--passthrough-clearing %s: name the GPUs, with --passthrough-gpus", f.clearing)
 	}
-	return &api.MachinePassthrough{GPUs: gpus, Clearing: f.clearing}
+	return nil, nil //nolint:nilnil // as above
 }
 
 // remoteGPUFlags are for what servers hand out, and where their programs are.

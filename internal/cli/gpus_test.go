@@ -16,16 +16,17 @@ func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 	}
 	printGPUs(&out, api.Node{Agent: &api.AgentPart{
 		GPUs: []api.NodeGPU{
-			{ID: "GPU-a", Model: "NVIDIA H200", Kinds: []string{"big", "lab"}, MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true},
+			{ID: "GPU-a", Model: "NVIDIA H200", Kinds: []string{"big", "lab"}, MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true, Passthrough: &api.GPUPassthrough{Offered: true, IOMMUGroup: "17", Functions: []string{"0000:3b:00.1"}, Reset: "flr"}},
 			{ID: "GPU-b", NUMANode: -1, Problems: []string{"it has fallen off its bus"}},
+			{ID: "GPU-c", NUMANode: -1, Passthrough: &api.GPUPassthrough{Problem: "the node has no IOMMU"}},
 		},
 		GPUProblems: []string{"nvidia-smi did not answer within 20s"},
 	}})
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{
-		"", "GPU MODEL MEMORY PCI NUMA DRIVER CUDA COMPUTE MIG NVLINK PEERS REMOTE PROBLEMS",
-		"GPU-a NVIDIA H200 (big, lab) 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes -",
-		"GPU-b - - - - - - - - - no it has fallen off its bus", "GPUs: nvidia-smi did not answer within 20s", "",
+		"", "GPU MODEL MEMORY PCI NUMA DRIVER CUDA COMPUTE MIG NVLINK PEERS REMOTE PASSTHROUGH PROBLEMS",
+		"GPU-a NVIDIA H200 (big, lab) 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes yes (group 17, reset by flr, with 0000:3b:00.1) -",
+		"GPU-b - - - - - - - - - no - it has fallen off its bus", "GPU-c - - - - - - - - - no no: the node has no IOMMU -", "GPUs: nvidia-smi did not answer within 20s", "",
 	} {
 		if got := strings.Join(strings.Fields(lines[i]), " "); got != want {
 			t.Errorf("line %d: got %q, want %q", i, got, want)
@@ -47,6 +48,7 @@ func TestTheGPUsOfAGroupAreShown(t *testing.T) {
 		"":              {{Class: "nic", Way: "vf", Count: 1}},
 		"2":             {{Class: "gpu", Way: "whole", Count: 2}},
 		"1 any of 8GiB": {{Class: "gpu", Way: "any", Count: 1, Remote: true, Memory: 8 << 30}},
+		"3":             {{Class: "gpu", Way: "passthrough", Count: 3}},
 		"1 H200":        {{Class: "gpu", Way: "whole", Count: 1, Model: "H200"}},
 		"1 of 80GiB, 3 remote of 8GiB, 1 (1g-18gb)": {{Class: "gpu", Way: "whole", Count: 1, Memory: 80 << 30}, {Class: "gpu", Way: "remote", Count: 3, Remote: true, Memory: 8 << 30}, {Class: "gpu", Way: "1g-18gb", Count: 1}},
 	} {

@@ -147,7 +147,9 @@ func (a *app) machines(cmd *cobra.Command, args []string, f *enrollFlags) ([]api
 	if req.Spec.Adapters, err = f.adapters(); err != nil {
 		return nil, err
 	}
-	req.Spec.Passthrough = f.passthroughSpec()
+	if req.Spec.Passthrough, err = f.passthroughSpec(); err != nil {
+		return nil, err
+	}
 	if req.Spec.SwitchPorts, err = parseSwitchPorts(f.switchPorts); err != nil {
 		return nil, err
 	}

@@ -60,8 +60,13 @@ too unless --bmc-password-file is given. Name and MACs can't be changed: remove 
 		if cmd.Flags().Changed("fabric") {
 			req.Spec.Adapters, overlay["adapters"] = adapters, adapters
 		}
-		if cmd.Flags().Changed("passthrough-gpus") {
-			req.Spec.Passthrough = f.passthroughSpec()
+		if cmd.Flags().Changed("passthrough-gpus") || cmd.Flags().Changed("passthrough-clearing") {
+			if !cmd.Flags().Changed("passthrough-gpus") && n.Machine.Spec.Passthrough != nil {
+				f.passthrough = n.Machine.Spec.Passthrough.GPUs
+			}
+			if req.Spec.Passthrough, err = f.passthroughSpec(); err != nil {
+				return err
+			}
 			overlay["passthrough"] = req.Spec.Passthrough
 		}
 		patch := api.MergePatch{"spec": overlay}

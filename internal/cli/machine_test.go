@@ -443,6 +443,23 @@ func TestWhatIsSetOfAMachineGoesOverWhatItHas(t *testing.T) {
 	if got := requests[len(requests)-1]; got != want {
 		t.Errorf("asked %s, want %s", got, want)
 	}
+	withGPUs := machineNode("n1", api.MachineOff)
+	withGPUs.Machine.Spec = n.Machine.Spec
+	withGPUs.Machine.Spec.Passthrough = &api.MachinePassthrough{GPUs: []string{"H200"}}
+	f.fixed("GET /v1/nodes/n2", withGPUs)
+	for _, c := range []struct{ node, flag, want string }{
+		{"n1", "--passthrough-gpus=all", `{"spec":{"passthrough":{"gpus":["all"]}}}`},
+		{"n2", "--passthrough-clearing=reset", `{"spec":{"passthrough":{"gpus":["H200"],"clearing":"reset"}}}`},
+		{"n2", "--passthrough-gpus=", `{"spec":{"passthrough":null}}`},
+	} {
+		has(t, f.shell().run(t, "node", "set", c.node, c.flag), 0, "node n1 is changed")
+		requests := f.requests()
+		if got := requests[len(requests)-1]; got != "PATCH /v1/nodes/n1 "+c.want {
+			t.Errorf("%s: asked %s, want %s", c.flag, got, c.want)
+		}
+	}
+	has(t, f.shell().run(t, "node", "set", "n2", "--passthrough-clearing", "twice"), 2, "write proven or reset")
+	has(t, f.shell().run(t, "node", "set", "n1", "--passthrough-clearing", "reset"), 2, "name the GPUs, with --passthrough-gpus")
 	has(t, f.shell().run(t, "node", "set", "n1"), 2, "say what to change")
 	has(t, f.shell().run(t, "node", "set", "n1", "--console", "serial"), 2, "--console")
 }

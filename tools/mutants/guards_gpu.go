@@ -89,7 +89,7 @@ var gpuGuards = []Mutant{
 	{
 		Guard:   "GPUs are not promised to members that can't have any",
 		File:    "internal/manifest/gpus.go",
-		Find:    "case g.Stack != api.StackContainer:",
+		Find:    "case g.Stack != api.StackContainer && g.Stack != api.StackVM:",
 		Replace: "case false:",
 		Test:    "./internal/manifest TestGPUsThatCanNotBeHadAreRefusedWithWhatIsPossible",
 	},

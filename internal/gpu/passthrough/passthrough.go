@@ -233,7 +233,7 @@ func (m *Manager) quarantine(ctx context.Context, pci string, r record, why erro
 		return nil
 	}
 	r.Quarantine = why.Error()
-	m.cfg.Log.ErrorContext(ctx, "a GPU is in quarantine: it goes to nobody until the agent starts anew and can empty it", "gpu", r.GPU.ID, "pci", pci, "error", why)
+	m.cfg.Log.ErrorContext(ctx, "a GPU is in quarantine: it goes to nobody until the agent starts again and can empty it", "gpu", r.GPU.ID, "pci", pci, "error", why)
 	return m.ledger.put(pci, r)
 }
 
