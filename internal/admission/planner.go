@@ -209,7 +209,8 @@ func (p *planner) heal(a *ask) {
 	if len(a.request.Avoid) > 0 && p.takeSpare(a, func(s *api.Assignment) bool { return !avoids(s) }) {
 		return
 	}
-	fit, ok := p.rooms.free.fit(a)
+	// Other nodes may have room without the devices that it needs.
+	fit, ok := p.rooms.free.fitAnywhere(a)
 	if ok && p.findDevices(a, fit) {
 		p.admit(a, fit)
 		return

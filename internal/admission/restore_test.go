@@ -187,6 +187,32 @@ func withFunction(r *Request) {
 	r.Groups[0].Devices = []api.DeviceRequest{api.FunctionRequest(api.GroupNetwork{Interface: api.InterfaceVF}, api.TechnologyVLAN, "")}
 }
 
+// A member that was lost on a node may need a GPU that no other node has.
+func TestALostMemberIsReplacedWhereItsGPUsAre(t *testing.T) {
+	t.Parallel()
+	withGPU := func(r *Request) { r.Groups[0].Devices = []api.DeviceRequest{{Class: "gpu", Way: "slice", Count: 1}} }
+	tests := planCases{
+		{
+			"on its node where no other has one",
+			func(s *scene) {
+				s.lendsGPU("n1", 1)
+				s.asks("c", KindHeal, 1, 2, avoiding("n1"), withGPU)
+			},
+			[]string{"c admit n1"},
+		},
+		{
+			"on another node that has one",
+			func(s *scene) {
+				s.lendsGPU("n1", 1)
+				s.lendsGPU("n2", 1)
+				s.asks("c", KindHeal, 1, 2, avoiding("n1"), withGPU)
+			},
+			[]string{"c admit n2"},
+		},
+	}
+	tests.check(t, (*scene).plan)
+}
+
 func TestMembersGoOnWhereFunctionsAreFree(t *testing.T) {
 	t.Parallel()
 	tests := planCases{

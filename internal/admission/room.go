@@ -30,28 +30,39 @@ func (r *room) less() *room {
 
 // fit finds room for the request, on other nodes than those to avoid where that can be.
 func (r *room) fit(a *ask) (placement.Fit, bool) {
-	groups := a.request.Groups
-	for i, s := range a.shapes {
-		if most, known := r.most[s]; known && most < groups[i].Size {
-			return placement.Fit{}, false
-		}
-	}
-	signature := ""
-	if len(groups) > 1 {
-		if signature = a.signature(); r.failed[signature] {
-			return placement.Fit{}, false
-		}
+	if r.isFull(a) {
+		return placement.Fit{}, false
 	}
 	if fit, ok := r.fitElsewhere(a); ok {
 		return fit, true
 	}
+	return r.fitAnywhere(a)
+}
+
+// isFull reports whether the request is known not to fit.
+func (r *room) isFull(a *ask) bool {
+	groups := a.request.Groups
+	for i, s := range a.shapes {
+		if most, known := r.most[s]; known && most < groups[i].Size {
+			return true
+		}
+	}
+	return len(groups) > 1 && r.failed[a.signature()]
+}
+
+// fitAnywhere finds room for the request, on nodes to avoid, too.
+func (r *room) fitAnywhere(a *ask) (placement.Fit, bool) {
+	if r.isFull(a) {
+		return placement.Fit{}, false
+	}
+	groups := a.request.Groups
 	fit, fits, ok := r.sketch.Fit(groups)
 	switch {
 	case ok:
 	case len(groups) == 1:
 		r.most[a.shapes[0]] = fits
 	default:
-		r.failed[signature] = true
+		r.failed[a.signature()] = true
 	}
 	return fit, ok
 }

@@ -233,4 +233,11 @@ var passthroughGuards = []Mutant{
 		Replace: "case false:",
 		Test:    "./internal/agent TestNodesThatShareAMachineGiveNoGPUsToMachines",
 	},
+	{
+		Guard:   "a member that was lost is replaced on its node where no other has the GPU that it needs",
+		File:    "internal/admission/planner.go",
+		Find:    "p.rooms.free.fitAnywhere(a)",
+		Replace: "p.rooms.free.fit(a)",
+		Test:    "./internal/admission TestALostMemberIsReplacedWhereItsGPUsAre",
+	},
 }
