@@ -104,7 +104,7 @@ func TestAGPUThatMachinesCanNotHaveIsShownWithTheReason(t *testing.T) {
 
 func TestAGPUOfADriverIsForContainersOrMachines(t *testing.T) {
 	card := fit("0000:3b:00.0")
-	m := &machines{cards: []passthrough.Card{card}}
+	m := &machines{cards: []passthrough.Card{card, fit("0000:86:00.0")}}
 	tools := pair(t)
 	run := func(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
 		return tools.run(ctx, env, program, args...)

@@ -125,7 +125,7 @@ var passthroughGuards = []Mutant{
 		Guard:   "a GPU that a machine has is not reset",
 		File:    "internal/gpu/passthrough/passthrough.go",
 		Find:    "\t\t\tif used {",
-		Replace: "\t\t\tif false {",
+		Replace: "\t\t\tif used && false {",
 		Test:    "./internal/gpu/passthrough TestAGPUThatAMachineHasIsNotReset",
 	},
 	{
@@ -139,7 +139,7 @@ var passthroughGuards = []Mutant{
 		Guard:   "an owner is on the disk before its GPU is touched",
 		File:    "internal/gpu/passthrough/passthrough.go",
 		Find:    "r.Owner = owner\n\tif err := m.ledger.put(gpu.PCI, r); err != nil {",
-		Replace: "r.Owner = owner\n\tvar err error\n\tif err != nil {",
+		Replace: "r.Owner = owner\n\tif err := error(nil); err != nil {",
 		Test:    "./internal/gpu/passthrough TestANewAgentTakesBackWhatAKilledOneLeft",
 	},
 	{

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ type model struct {
 	stopAt    int
 	stop      func()
 	hang      chan struct{}
+	calls     atomic.Int64
 	inUse     bool
 	users     []string
 	notMemory bool
@@ -106,6 +108,7 @@ func (m *model) memory() string {
 // WriteFile does what the kernel would.
 func (m *model) WriteFile(name, text string) error {
 	text = strings.TrimSpace(text)
+	m.calls.Add(1)
 	m.writes = append(m.writes, strings.TrimPrefix(strings.TrimPrefix(name, pciDevices), "/sys/bus/pci/")+" "+text)
 	if m.stopAt > 0 && len(m.writes) >= m.stopAt {
 		m.stop()
@@ -419,10 +422,14 @@ func TestNothingMoreIsDoneWithAGPUThatHangs(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	wantQuarantine(t, manager, "reboot the node")
+	calls := m.calls.Load()
 	if err := manager.Give(t.Context(), "a"); err != nil {
 		t.Errorf("the member waits for the GPU: %v", err)
 	}
 	wantQuarantine(t, manager, "reboot the node")
+	if more := m.calls.Load() - calls; more != 0 {
+		t.Errorf("the kernel was called %d times more", more)
+	}
 }
 
 func TestAWindowIsOverwrittenWhole(t *testing.T) {
