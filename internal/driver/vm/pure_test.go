@@ -152,10 +152,12 @@ func TestAMemberThatCanNotBeCarriedIsRefused(t *testing.T) {
 		change func(m *driver.Member)
 		want   string
 	}{
-		"a name that is a path":                {func(m *driver.Member) { m.Assignment.ID = "../x" }, "not a valid member ID"},
-		"a part of a member on another node":   {func(m *driver.Member) { m.Assignment.Of = "uid.c1-1.1" }, "hold nothing on other nodes"},
-		"a device that is no adapter":          {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "fpga0", Class: "fpga"}} }, "of the classes nic, hca and gpu only"},
-		"a part of a GPU":                      {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "gpu0", Class: "gpu", Way: "remote"}} }, "whole GPUs by pass-through only"},
+		"a name that is a path":              {func(m *driver.Member) { m.Assignment.ID = "../x" }, "not a valid member ID"},
+		"a part of a member on another node": {func(m *driver.Member) { m.Assignment.Of = "uid.c1-1.1" }, "hold nothing on other nodes"},
+		"a device that is no adapter":        {func(m *driver.Member) { m.Assignment.Devices = []api.DeviceClaim{{Device: "fpga0", Class: "fpga"}} }, "of the classes nic, hca and gpu only"},
+		"a part of a GPU": {func(m *driver.Member) {
+			m.Assignment.Devices = []api.DeviceClaim{{Device: "gpu0", Class: "gpu", Way: "remote"}}
+		}, "whole GPUs by pass-through only"},
 		"an adapter without a port on it":      {func(m *driver.Member) { onFunctions(m); m.Assignment.Ports[0].Part = "vf4" }, "none of its ports is on that"},
 		"a port on what it does not hold":      {func(m *driver.Member) { onFunctions(m); m.Assignment.Devices = m.Assignment.Devices[1:] }, "port 0 is on vf3 of adapter 0000:3b:00.0, which it does not hold"},
 		"no processor":                         {func(m *driver.Member) { m.Assignment.CPUs = nil }, "no CPUs"},
