@@ -26,6 +26,8 @@ var planners = []planner{
 	{"internal/machine/cleaning/plan", nil},
 	{"internal/volume/plan", []string{"./api", "./internal/resource", "./internal/volume"}},
 	{"internal/dataset/plan", []string{"./api", "./internal/dataset"}},
+	{"internal/dataset/predict", nil},
+	{"internal/dataset/paths", []string{"./api", "./internal/dataset", "./internal/dataset/predict"}},
 	{"internal/decision", []string{"./api", "./internal/lifecycle", "./internal/placement", "./internal/resource", "./internal/volume/plan"}},
 	{"internal/admission", []string{"./api", "./internal/placement", "./internal/resource"}},
 	{"internal/wayout", nil},
