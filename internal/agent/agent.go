@@ -319,7 +319,7 @@ func (a *Agent) obey(ctx context.Context, d *agentstream.Desired) error {
 	a.wantVolumes(d)
 	a.wantSharings(d)
 	a.wantImages(d)
-	a.wantDatasets(d)
+	a.wantDatasets(ctx, d)
 	a.wantBuilds(ctx, d)
 	return nil
 }

@@ -24,10 +24,13 @@ type Datasets interface {
 	Place(uid string) string
 	// Ready reports whether all files are there, verified, and if not, how far they are.
 	Ready(uid string) (ok bool, why string)
+	// Paths are what was seen last of the ways of data to this node. Probe has the distance of places measured.
+	Paths() []dataset.Passage
+	Probe(ctx context.Context, places []string)
 }
 
 // wantDatasets passes on what the leader wants of datasets. What members have is said first: nothing of it may go.
-func (a *Agent) wantDatasets(d *agentstream.Desired) {
+func (a *Agent) wantDatasets(ctx context.Context, d *agentstream.Desired) {
 	if a.cfg.Caches != nil {
 		a.cfg.Caches.Want(d.Caches)
 	}
@@ -36,6 +39,7 @@ func (a *Agent) wantDatasets(d *agentstream.Desired) {
 	}
 	a.useDatasets()
 	a.cfg.Datasets.Want(d.Datasets)
+	a.cfg.Datasets.Probe(ctx, d.Probes)
 }
 
 // useDatasets names the datasets of the members that are here, or are to be.
@@ -97,4 +101,11 @@ func (a *Agent) observedDatasets() []dataset.State {
 		return nil
 	}
 	return a.cfg.Datasets.States()
+}
+
+func (a *Agent) observedPaths() []dataset.Passage {
+	if a.cfg.Datasets == nil {
+		return nil
+	}
+	return a.cfg.Datasets.Paths()
 }

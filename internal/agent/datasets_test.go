@@ -53,6 +53,10 @@ func (r *replicas) States() []dataset.State {
 
 func (r *replicas) Place(uid string) string { return "/replicas/" + uid + "/files" }
 
+func (r *replicas) Paths() []dataset.Passage { return nil }
+
+func (r *replicas) Probe(context.Context, []string) {}
+
 func (r *replicas) Ready(string) (bool, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -426,7 +426,7 @@ func (a *Agent) report() {
 	}
 	o.Volumes, o.PurgedVolumes = a.observedVolumes()
 	o.Sharings = a.observedSharings()
-	o.Datasets, o.Caches = a.observedDatasets(), a.observedCaches()
+	o.Datasets, o.Caches, o.DataPaths = a.observedDatasets(), a.observedCaches(), a.observedPaths()
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {

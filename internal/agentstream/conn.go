@@ -100,7 +100,7 @@ func (c *ServerConn) Send(m Down) error {
 func (c *ServerConn) SendDesired(d *Desired, between func() error) error {
 	parts, names := apart(d, c.names)
 	c.names = names
-	head := desiredHead{Term: d.Term, Revision: d.Revision, ImageKey: d.ImageKey, PowerOff: d.PowerOff}
+	head := desiredHead{Term: d.Term, Revision: d.Revision, ImageKey: d.ImageKey, PowerOff: d.PowerOff, Probes: d.Probes}
 	return c.desired.send(parts, head, func(p piece) error {
 		return interleave(c.send(Down{Piece: &p}), between)
 	})
@@ -206,7 +206,7 @@ func (c *ClientConn) Send(m Up) error {
 // SendObserved sends what of an observation differs from the one sent before, in pieces, and calls between after each, unless it is nil.
 // The observation must not change afterwards. Only one goroutine may send observations.
 func (c *ClientConn) SendObserved(o *Observed, between func() error) error {
-	head := observedHead{Term: o.Term, PeerURL: o.PeerURL, PowerOffProblem: o.PowerOffProblem}
+	head := observedHead{Term: o.Term, PeerURL: o.PeerURL, PowerOffProblem: o.PowerOffProblem, DataPaths: o.DataPaths}
 	return c.observed.send(*o, head, func(p piece) error {
 		return interleave(c.send(Up{Piece: &p}), between)
 	})

@@ -216,6 +216,8 @@ type Desired struct {
 	Datasets []dataset.Wanted
 	// Caches are the datasets that members on the node read through its cache. One that is no longer named stays on the disk until room is needed.
 	Caches []dataset.CacheOrder
+	// Probes are sources of datasets whose distance the node should measure.
+	Probes []string
 	// PowerOff asks the node to power itself off, once nothing of its members runs.
 	PowerOff *PowerOff
 }
@@ -319,6 +321,8 @@ type Observed struct {
 	Datasets []dataset.State
 	// Caches are the datasets that the node reads, or has read, through its cache.
 	Caches []dataset.CacheState
+	// DataPaths are what the node has seen last of the ways of data to it.
+	DataPaths []dataset.Passage
 	// PeerURL is where this node serves the images and datasets it holds to other nodes; empty when it does not.
 	PeerURL string
 	// PowerOffProblem is why the node can't obey an order to power off.

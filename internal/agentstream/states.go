@@ -48,6 +48,7 @@ type desiredHead struct {
 	Revision int64     `json:"revision"`
 	ImageKey []byte    `json:"image_key,omitempty"`
 	PowerOff *PowerOff `json:"power_off,omitempty"`
+	Probes   []string  `json:"probes,omitempty"`
 }
 
 // networkParts is a network with the node's own address among its peers.
@@ -197,7 +198,7 @@ func together(parts desiredParts, rawHead json.RawMessage) (*Desired, error) {
 		selves[n.Index] = n.Self
 	}
 	d := &Desired{
-		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff,
+		Term: head.Term, Revision: head.Revision, ImageKey: head.ImageKey, PowerOff: head.PowerOff, Probes: head.Probes,
 		Networks: networks, Jobs: parts.Jobs, Images: parts.Images, Builds: parts.Builds, Volumes: parts.Volumes, Sharings: parts.Sharings, Datasets: parts.Datasets, Caches: parts.Caches,
 		Members: make([]Member, 0, len(parts.Members)),
 	}
@@ -232,6 +233,8 @@ type observedHead struct {
 	Term            int64  `json:"term"`
 	PeerURL         string `json:"peer_url,omitempty"`
 	PowerOffProblem string `json:"power_off_problem,omitempty"`
+
+	DataPaths []dataset.Passage `json:"data_paths,omitempty"`
 }
 
 func observedLists() []list[Observed] {
@@ -258,6 +261,6 @@ func observedWhole(o Observed, rawHead json.RawMessage) (*Observed, error) {
 	if err := json.Unmarshal(rawHead, &head); err != nil {
 		return nil, fmt.Errorf("the head of an observation: %w", err)
 	}
-	o.Term, o.PeerURL, o.PowerOffProblem = head.Term, head.PeerURL, head.PowerOffProblem
+	o.Term, o.PeerURL, o.PowerOffProblem, o.DataPaths = head.Term, head.PeerURL, head.PowerOffProblem, head.DataPaths
 	return &o, nil
 }

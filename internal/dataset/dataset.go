@@ -67,6 +67,8 @@ type State struct {
 	// Failed: the last attempt to fetch it failed, and Message says why.
 	Failed  bool   `json:"failed,omitempty"`
 	Message string `json:"message,omitempty"`
+	// Fetched is how a whole dataset came here, since the agent started; nil: it was here before.
+	Fetched *Fetched `json:"fetched,omitempty"`
 	// Contents are the files of a whole dataset that may go to other nodes.
 	Contents []Content `json:"contents,omitempty"`
 }

@@ -82,8 +82,8 @@ func (m *Monitor) Datasets() []plan.Node {
 	defer m.mu.Unlock()
 	var nodes []plan.Node
 	for name, n := range m.nodes {
-		if n.stream != nil && n.reported && len(n.observed.Datasets)+len(n.observed.Caches) > 0 {
-			nodes = append(nodes, plan.Node{Name: name, PeerURL: n.observed.PeerURL, States: n.observed.Datasets, Caches: n.observed.Caches})
+		if n.stream != nil && n.reported && len(n.observed.Datasets)+len(n.observed.Caches)+len(n.observed.DataPaths) > 0 {
+			nodes = append(nodes, plan.Node{Name: name, PeerURL: n.observed.PeerURL, States: n.observed.Datasets, Caches: n.observed.Caches, Paths: n.observed.DataPaths})
 		}
 	}
 	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })

@@ -24,6 +24,8 @@ type Node struct {
 	States  []dataset.State
 	// Caches are the datasets in its cache.
 	Caches []dataset.CacheState
+	// Paths are what it has seen last of the ways of data to it.
+	Paths []dataset.Passage
 }
 
 // Dataset is a dataset with its opened credential.

@@ -125,6 +125,7 @@ func (s *Store) fetch(ctx context.Context, r *replica, want *dataset.Wanted) err
 	}
 	s.mu.Lock()
 	r.held = 0 // what an earlier attempt has left is counted as it is found
+	j := &journey{began: time.Now(), sourced: r.sourced, peered: r.peered}
 	s.mu.Unlock()
 	rec := &record{
 		Name: want.Name, Paths: make([]string, len(want.Files)), Contents: make([]dataset.Content, len(want.Files)), Evictions: want.Evictions,
@@ -134,7 +135,7 @@ func (s *Store) fetch(ctx context.Context, r *replica, want *dataset.Wanted) err
 	group.SetLimit(filesAtOnce)
 	for i := range want.Files {
 		group.Go(func() error {
-			content, err := s.file(ctx, r, want, i, room)
+			content, err := s.file(ctx, r, j, want, i, room)
 			rec.Paths[i], rec.Contents[i] = want.Files[i].Path, content
 			return err
 		})
@@ -146,12 +147,13 @@ func (s *Store) fetch(ctx context.Context, r *replica, want *dataset.Wanted) err
 	if err := s.markWhole(r, rec); err != nil {
 		return err
 	}
+	s.arrived(r, j, rec.bytes())
 	s.cfg.Log.Info("a dataset was fetched", "dataset", want.Name, "uid", r.uid, "from_source_bytes", r.sourced, "from_peers_bytes", r.peered)
 	return nil
 }
 
 // file brings one file to its place, verified.
-func (s *Store) file(ctx context.Context, r *replica, want *dataset.Wanted, i int, room int64) (dataset.Content, error) {
+func (s *Store) file(ctx context.Context, r *replica, j *journey, want *dataset.Wanted, i int, room int64) (dataset.Content, error) {
 	file := want.Files[i]
 	place, way := s.path(r.uid, dirFiles, file.Path), s.path(r.uid, dirFetch, strconv.Itoa(i))
 	if info, err := os.Lstat(place); err == nil { // it was verified before it came here; how the disk has kept it is verified now
@@ -163,7 +165,7 @@ func (s *Store) file(ctx context.Context, r *replica, want *dataset.Wanted, i in
 			return dataset.Content{}, err
 		}
 	}
-	if err := s.bring(ctx, r, want, i, way, room); err != nil {
+	if err := s.bring(ctx, r, j, want, i, way, room); err != nil {
 		return dataset.Content{}, err
 	}
 	failpoint.Hit("replica.before-place")
@@ -177,10 +179,10 @@ func (s *Store) file(ctx context.Context, r *replica, want *dataset.Wanted, i in
 }
 
 // bring fetches a file from peers, where the leader names some, or from its sources, and verifies it.
-func (s *Store) bring(ctx context.Context, r *replica, want *dataset.Wanted, i int, way string, room int64) error {
+func (s *Store) bring(ctx context.Context, r *replica, j *journey, want *dataset.Wanted, i int, way string, room int64) error {
 	file := want.Files[i]
 	if i < len(want.Contents) && want.Contents[i].SizeBytes > 0 && len(want.Peers) > 0 && s.cfg.Peers != nil {
-		if s.fromPeers(ctx, r, want, i, way) {
+		if s.fromPeers(ctx, r, j, want, i, way) {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -189,6 +191,7 @@ func (s *Store) bring(ctx context.Context, r *replica, want *dataset.Wanted, i i
 	}
 	result, err := s.cfg.Fetcher.Fetch(ctx, transfer.File{DatasetFile: file, Credential: want.Credential, MostBytes: room}, way,
 		func(bytes int64) { s.came(r, bytes, &r.sourced) })
+	j.fromSources(result.Passages)
 	for _, problem := range result.Problems {
 		s.cfg.Log.WarnContext(ctx, "a source of a dataset failed; another one sent the file", "dataset", want.Name, "file", file.Path, "problem", problem)
 	}
@@ -196,13 +199,14 @@ func (s *Store) bring(ctx context.Context, r *replica, want *dataset.Wanted, i i
 }
 
 // fromPeers fetches a file from other nodes, and reports whether it came and is the one that the dataset describes: what a peer says of it is not believed.
-func (s *Store) fromPeers(ctx context.Context, r *replica, want *dataset.Wanted, i int, way string) bool {
-	file := want.Files[i]
+func (s *Store) fromPeers(ctx context.Context, r *replica, j *journey, want *dataset.Wanted, i int, way string) bool {
+	file, began := want.Files[i], time.Now()
 	var came int64
 	err := s.cfg.Peers.FetchFile(ctx, nodeimages.File{Root: want.Contents[i].Root(), Path: way}, want.Peers, func(bytes int64) {
 		came += bytes
 		s.came(r, bytes, &r.peered)
 	})
+	j.fromPeers(want.Peers, came, began)
 	if err == nil {
 		err = transfer.Verify(way, file)
 	}

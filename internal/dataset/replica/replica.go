@@ -58,6 +58,7 @@ type Store struct {
 	known bool // Want was called
 	all   map[string]*replica
 	wake  chan struct{}
+	paths ways
 }
 
 // replica is a dataset that is wanted here, found here, or both.
@@ -76,6 +77,8 @@ type replica struct {
 	failures              int
 	retry                 time.Time
 	lastUse               time.Time
+	// fetched is how it came, since the agent started; nil: it was here.
+	fetched *dataset.Fetched
 }
 
 // record says that a replica is whole. Its time is the last use.
@@ -280,7 +283,7 @@ func (s *Store) States() []dataset.State {
 		r := s.all[uid]
 		state := dataset.State{
 			UID: uid, HeldBytes: r.held, OfBytes: r.expected(), InUse: r.used, FromSourceBytes: r.sourced, FromPeersBytes: r.peered,
-			Failed: r.failures > 0, Message: r.message,
+			Failed: r.failures > 0, Message: r.message, Fetched: r.fetched,
 		}
 		if r.want != nil {
 			state.Evictions = r.want.Evictions

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,13 +29,7 @@ const (
 
 // newClient makes a client that uses no proxy, and asks no address that is not allowed, wherever a name or a redirect leads.
 func (f *Fetcher) newClient() *http.Client {
-	dialer := &net.Dialer{Timeout: dialTime, Control: func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
-		}
-		return f.cfg.Allow(at.Addr())
-	}}
+	dialer := &net.Dialer{Timeout: dialTime, Control: func(_, address string, _ syscall.RawConn) error { return f.mayAsk(address) }}
 	return &http.Client{
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, MaxIdleConnsPerHost: f.cfg.Streams, IdleConnTimeout: 10 * time.Second, DisableCompression: true,
@@ -221,7 +214,7 @@ func (h *httpSource) ask(ctx context.Context, begin, last int64, take func(*http
 	patience := h.cfg.Patience
 	stalled := time.AfterFunc(patience, func() { cancel(fmt.Errorf("it sent nothing for %s", patience)) })
 	defer stalled.Stop()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.url, nil)
+	request, err := http.NewRequestWithContext(h.trips.traced(ctx), http.MethodGet, h.url, nil)
 	if err != nil {
 		return err
 	}

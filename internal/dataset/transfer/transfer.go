@@ -78,6 +78,8 @@ type Result struct {
 	Source string
 	// Problems are what was wrong with sources that were given up.
 	Problems []string
+	// Passages are what came from where, in order.
+	Passages []Passage
 }
 
 // ErrChecksum reports that a source sent something else than the file.
@@ -108,6 +110,8 @@ type transfer struct {
 	// mixed: what there is came from several sources, or from an earlier transfer.
 	mixed    bool
 	problems []error
+	passages []Passage
+	trips    trips
 }
 
 // run asks the sources in turn, each for what is still missing. If what came together from several is wrong, each sends all of it.
@@ -126,7 +130,7 @@ func (t *transfer) run(ctx context.Context) (Result, error) {
 // from asks one source, and once more for all of it if it alone can't be blamed for what is wrong. An error is no source's fault.
 func (t *transfer) from(ctx context.Context, source string) (done bool, result Result, err error) {
 	for {
-		err = t.fill(ctx, source)
+		err = t.pass(ctx, source)
 		if err == nil {
 			if err = t.part.sync(); err != nil {
 				return false, Result{}, err
@@ -139,7 +143,7 @@ func (t *transfer) from(ctx context.Context, source string) (done bool, result R
 			if err := t.part.finish(t.path); err != nil {
 				return false, Result{}, err
 			}
-			return true, Result{SizeBytes: size, Source: source, Problems: texts(t.problems)}, nil
+			return true, Result{SizeBytes: size, Source: source, Problems: texts(t.problems), Passages: t.passages}, nil
 		case ctx.Err() != nil:
 			return false, Result{}, context.Cause(ctx)
 		case isLocal(err):

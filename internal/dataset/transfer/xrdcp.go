@@ -34,6 +34,7 @@ func (t *transfer) fillXRootD(ctx context.Context, u *url.URL) error {
 	if _, err := t.allowed(ctx, u.Hostname()); err != nil {
 		return err
 	}
+	defer t.timeTrip(ctx, u)()
 	failures, streams := 0, min(t.cfg.Streams, 15)
 	for {
 		before := t.part.prefix()
@@ -52,6 +53,22 @@ func (t *transfer) fillXRootD(ctx context.Context, u *url.URL) error {
 		}
 		streams = 1 // some servers stall with more
 		pause(ctx, time.Duration(failures)*100*time.Millisecond)
+	}
+}
+
+// timeTrip times a connection to a server beside a copy, since xrdcp tells nothing of its own. The function that it returns waits for that.
+func (t *transfer) timeTrip(ctx context.Context, u *url.URL) (wait func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if took, err := t.RoundTrip(ctx, u.String()); err == nil {
+			t.trips.note(took)
+		}
+	}()
+	return func() {
+		cancel() // a copy that is over waits for nothing
+		<-done
 	}
 }
 
