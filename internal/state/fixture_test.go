@@ -113,6 +113,13 @@ func writeNodes(w *world) {
 		Unattributed: api.EnergyAmount{MeasuredMicrojoules: 2}, Shares: []api.EnergyShare{{ClusterUID: "uid-c1", Cluster: "c1", User: "eve", Job: "j1", EnergyAmount: api.EnergyAmount{MeasuredMicrojoules: 3}, MemberNanoseconds: 4}},
 		KnownNanoseconds: 5, UnknownNanoseconds: 7, Mark: &api.EnergySample{Run: "r", ElapsedNanoseconds: 8, CPUs: 2, Members: map[string]int64{"c1-0.1": 9}},
 	}}))
+	w.reach(w.leader.PutDataFigures(ctx, state.DataFigures{
+		Paths: []api.DataPaths{{Node: "node-0", Paths: []api.DataPath{{From: "root://far:1094", BytesPerSecond: 1e7, RateAt: &now, Transfers: 2, RoundTripSeconds: 0.05, RoundTripAt: &now}}}},
+		Outcomes: []api.DataOutcomes{{
+			UID: "uid-events", Newest: []api.DataOutcome{{Node: "node-0", Choice: "copy", Groups: []string{"reader/r"}, Bytes: 9, PredictedSeconds: 2, Seconds: 3, Ratio: 1.5, At: now}},
+			Errors: []api.DataErrors{{Choice: "copy", Count: 1, PredictedSeconds: 2, Seconds: 3, MedianRatio: 1.5}},
+		}},
+	}))
 	build := api.Build{ID: "b1", Environment: "e", Phase: api.BuildRunning, CreatedAt: now, Message: "copies packages"}
 	w.reach(w.repo.CreateBuild(ctx, build))
 	build.Phase, build.Digest, build.Verify, build.Built = api.BuildSucceeded, image("e", 1).Digest, true, image("e", 1).BuiltBy

@@ -23,6 +23,8 @@ const (
 	prefixAddressUse    = "addressuse/"
 	prefixDataset       = "dataset/"
 	prefixDatasetUse    = "datasetuse/"
+	prefixDataPaths     = "datapaths/"
+	prefixDataOutcomes  = "dataoutcomes/"
 	prefixVolumeIntent  = "volumeintent/"
 	prefixVolumeRecord  = "volumerecord/"
 	prefixVolumeUse     = "volumeuse/"

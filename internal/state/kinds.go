@@ -47,6 +47,8 @@ var kinds = []registration{
 	// dataset/DATASET, written by API handlers, and datasetuse/UID, with each commit that stores a cluster which asks for it.
 	datasets,
 	&stored[datasetUse]{prefix: prefixDatasetUse},
+	// datapaths/NODE and dataoutcomes/DATASETUID, written by the leader when a figure has changed notably, and when a prediction turned out.
+	dataPaths, dataOutcomes,
 	// address/ADDRESS, written by API handlers, and addressuse/PROJECT, with each commit that allocates or assigns an address of the project.
 	addresses,
 	&stored[addressUse]{prefix: prefixAddressUse},
@@ -152,6 +154,14 @@ var (
 	datasets = &kind[api.Dataset]{
 		prefix: prefixDataset, name: func(d *api.Dataset) string { return d.Name },
 		list: func(v *View) *[]*api.Dataset { return &v.Datasets },
+	}
+	dataPaths = &kind[api.DataPaths]{
+		prefix: prefixDataPaths, name: func(p *api.DataPaths) string { return p.Node },
+		list: func(v *View) *[]*api.DataPaths { return &v.DataPaths },
+	}
+	dataOutcomes = &kind[api.DataOutcomes]{
+		prefix: prefixDataOutcomes, name: func(o *api.DataOutcomes) string { return o.UID },
+		list: func(v *View) *[]*api.DataOutcomes { return &v.DataOutcomes },
 	}
 	addresses = &kind[api.FloatingAddress]{
 		prefix: prefixAddress, name: func(a *api.FloatingAddress) string { return a.Address.String() },

@@ -111,6 +111,9 @@ type View struct {
 	NetworkIntents []*api.NetworkIntent
 	SecurityGroups []*api.SecurityGroup
 	Datasets       []*api.Dataset
+	// DataPaths are the measured ways of data to nodes, by node. DataOutcomes are those of predictions, by the UID of the dataset.
+	DataPaths    []*api.DataPaths
+	DataOutcomes []*api.DataOutcomes
 	// Addresses are the floating addresses of all projects, in the order of their texts.
 	Addresses []*api.FloatingAddress
 	// Volumes are in the order of their UIDs.
@@ -173,6 +176,12 @@ func (v *View) SecurityGroup(name string) *api.SecurityGroup { return securityGr
 
 // Dataset returns the dataset of that name, or nil.
 func (v *View) Dataset(name string) *api.Dataset { return datasets.find(v, name) }
+
+// DataPathsOf returns what is stored of the ways of data to a node, or nil.
+func (v *View) DataPathsOf(node string) *api.DataPaths { return dataPaths.find(v, node) }
+
+// OutcomesOf returns what came of predictions about a dataset, by its UID, or nil.
+func (v *View) OutcomesOf(uid string) *api.DataOutcomes { return dataOutcomes.find(v, uid) }
 
 // Address returns the floating address that some project has, or nil.
 func (v *View) Address(address netip.Addr) *api.FloatingAddress {
