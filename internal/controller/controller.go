@@ -221,6 +221,7 @@ func (l *leader) lead(ctx context.Context) error {
 	defer l.keepFabrics(ctx)()
 	var measured sync.WaitGroup
 	measured.Go(func() { l.keepEnergy(ctx) })
+	measured.Go(func() { l.keepDataFigures(ctx) })
 	defer measured.Wait()
 	defer cancel()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {

@@ -58,7 +58,9 @@ type desiredStates struct {
 	datasets    map[string][]dataset.Wanted
 	caches      map[string][]dataset.CacheOrder
 	credentials map[string]*api.DatasetCredential
-	unseal      func(uid string, sealed []byte) ([]byte, error)
+	// probes are the sources whose distance nodes should measure.
+	probes map[string][]string
+	unseal func(uid string, sealed []byte) ([]byte, error)
 	// claimants are the clusters that have to do with volumes.
 	claimants claimants
 	agents    Agents
@@ -130,6 +132,7 @@ func (d *desiredStates) update(term int64, now time.Time, view *state.View) (cha
 	d.updateVolumes(view, dirty)
 	d.updateSharings(view, dirty)
 	d.updateDatasets(view, dirty)
+	d.updateProbes(view, dirty)
 	changed = map[string]agentstream.Desired{}
 	for node := range dirty {
 		if d.withheld[node] {
@@ -339,7 +342,7 @@ func (d *desiredStates) assemble(node string, term, revision int64) agentstream.
 	d.told[node] = true
 	out := agentstream.Desired{
 		Term: term, Revision: revision, Networks: []fabric.Network{}, Members: []agentstream.Member{}, Jobs: d.jobs[node],
-		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], Datasets: d.datasets[node], Caches: d.caches[node], PowerOff: d.machines[node].powerOff,
+		Builds: d.machines[node].builds, Volumes: d.volumes[node], Sharings: d.sharings[node], Datasets: d.datasets[node], Caches: d.caches[node], Probes: d.probes[node], PowerOff: d.machines[node].powerOff,
 	}
 	for _, p := range d.nodes[node] {
 		if p.files != nil {
