@@ -143,9 +143,11 @@ type DatasetStatus struct {
 	// Caches are the nodes whose caches have, or may have, parts of it.
 	Caches []DatasetCache `json:"caches,omitempty"`
 	// Clusters are those whose groups ask for it. Clusters that the token may not see are not among them.
-	Clusters  []string  `json:"clusters"`
-	Checks    int64     `json:"checks"`
-	CreatedAt time.Time `json:"created_at"`
+	Clusters []string `json:"clusters"`
+	// Errors sum up how long nodes were predicted to fetch it, and how long they did.
+	Errors    []DataErrors `json:"errors,omitempty"`
+	Checks    int64        `json:"checks"`
+	CreatedAt time.Time    `json:"created_at"`
 }
 
 // DatasetsOf returns the names of the datasets that groups ask for, each once, in the order in which they are first named.
@@ -170,6 +172,8 @@ type DataPlace struct {
 	// HeldBytes are what nodes have, by name, and OfBytes what there is, as far as sizes are known.
 	HeldBytes map[string]int64
 	OfBytes   int64
+	// Seconds are what it is predicted to take until members on a node have all of them, by name; nil: of no node that does not have them is that known.
+	Seconds map[string]float64
 }
 
 // DataHeld tells what a node has of the datasets of a group, and which members of the group are there.

@@ -99,6 +99,10 @@ type Explanation struct {
 	Data []DataHeld `json:"data,omitempty"`
 	// Caches tells, for datasets that members read through the cache of their node, what became of what they read.
 	Caches []DatasetCache `json:"caches,omitempty"`
+	// DataChoices are the ways in which nodes could have the datasets of groups, with what each is predicted to take: nodes with members of the group,
+	// and the quickest of the others. DataOutcomes are what came of the predictions about nodes with members.
+	DataChoices  []DataChoice  `json:"data_choices,omitempty"`
+	DataOutcomes []DataOutcome `json:"data_outcomes,omitempty"`
 	// GPUs are the remote GPUs of members, with why each was chosen.
 	GPUs []DeviceUse `json:"gpus,omitempty"`
 	// Message is the whole of it in a few sentences for people.

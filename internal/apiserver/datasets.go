@@ -111,6 +111,9 @@ func (s *Server) joinDataset(p tenancy.Principal, view *state.View, d *api.Datas
 	for _, f := range d.Files {
 		out.SizeBytes += f.SizeBytes
 	}
+	if outcomes := view.OutcomesOf(d.UID); outcomes != nil {
+		out.Errors = outcomes.Errors
+	}
 	replicas := map[string]*api.DatasetReplica{}
 	at := func(node string) *api.DatasetReplica {
 		if replicas[node] == nil {

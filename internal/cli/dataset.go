@@ -132,6 +132,7 @@ func (a *app) printDataset(w io.Writer, d *api.DatasetStatus) {
 		_, _ = io.WriteString(w, "\n")
 		printCaches(w, d.Caches)
 	}
+	printDataErrors(w, d.Errors)
 }
 
 // printCaches prints what the caches of nodes did for readers of datasets.

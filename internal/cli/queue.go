@@ -46,6 +46,8 @@ expected to take; 'nearmetal measure gpu --member' compares that with what is me
 				fmt.Fprintln(w)
 				printCaches(w, ex.Caches)
 			}
+			printDataChoices(w, ex.DataChoices)
+			printDataOutcomes(w, ex.DataOutcomes)
 			printGPUChoices(w, ex.GPUs)
 		})
 	}

@@ -166,7 +166,7 @@ func origins(view *state.View) map[string]bool {
 	for _, d := range view.Datasets {
 		for i := range d.Files {
 			for _, url := range d.Files[i].URLs {
-				if from := dataset.Origin(url); from != "" {
+				if from := dataset.ServerOf(url); from != "" {
 					all[from] = true
 				}
 			}

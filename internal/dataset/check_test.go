@@ -101,7 +101,7 @@ func TestAnOriginIsAServerWithItsPort(t *testing.T) {
 		"root://h//f": "root://h:1094", "root://h:2094//f": "root://h:2094", "http://h/f?x=1": "http://h:80", "https://h:/f": "https://h:443",
 		"http://[2001:db8::1]/f": "http://[2001:db8::1]:80", "https://[2001:db8::1]:8443/f": "https://[2001:db8::1]:8443", "/f": "", "s3://bucket/f": "", "http://:80/f": "",
 	} {
-		if got := Origin(url); got != want {
+		if got := ServerOf(url); got != want {
 			t.Errorf("%s: %q, want %q", url, got, want)
 		}
 	}

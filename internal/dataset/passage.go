@@ -36,8 +36,8 @@ type Fetched struct {
 	PeerBytes   int64 `json:"peer_bytes,omitempty"`
 }
 
-// Origin is the server that a URL names: root://host:1094. It is "" for what is no URL of a server.
-func Origin(text string) string {
+// ServerOf is the server that a URL names: root://host:1094. It is "" for what is no URL of a server.
+func ServerOf(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" {
 		return ""

@@ -307,6 +307,19 @@ func (b *Book) Records() []api.EnergyRecord {
 	return all
 }
 
+// Power returns the power of a node when idle, what full utilization adds, and its CPUs, by the line that is drawn for nodes like it; false: too little was
+// measured for one.
+func (b *Book) Power(node string) (idle, slope float64, cpus int, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.nodes[node]
+	if a == nil || a.last == nil {
+		return 0, 0, 0, false
+	}
+	idle, slope, ok = b.learned.line(a.last)
+	return idle, slope, a.last.CPUs, ok
+}
+
 // Node returns what a node consumes now, with the last minutes; false: nothing was heard of it.
 func (b *Book) Node(name string) (api.NodeEnergy, bool) {
 	b.mu.Lock()

@@ -64,6 +64,18 @@ func utilization(u Use) float64 {
 	return min(float64(u.Busy)/float64(u.Capacity), 1)
 }
 
+// line returns the power of nodes like one when idle, and what full utilization adds, by the first source that has taught enough; false: none has.
+func (c calibration) line(s *api.EnergySample) (idle, slope float64, ok bool) {
+	for _, source := range sources {
+		if f := c[kindOfNode{s.Processor, s.CPUs, source}]; f != nil {
+			if idle, slope, ok = f.line(); ok {
+				return idle, slope, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
 // model returns what a node without a reading used, by nodes with the same processors; false: there are none that say enough.
 func (c calibration) model(s *api.EnergySample, i interval) (api.EnergyReading, int64, bool) {
 	if s.Processor == "" || i.ns <= 0 || i.use.Capacity <= 0 {

@@ -40,3 +40,43 @@ func TestMembersGoWhereTheirDatasetsAreIfAllFitThere(t *testing.T) {
 		}
 	}
 }
+
+func TestMembersGoWhereTheirDatasetsAreSoonest(t *testing.T) {
+	shared := testNode("n5", 8, 1, 64)
+	shared.Oversubscribed = true
+	v := viewOf(t, testNode("n1", 8, 1, 64), testNode("n2", 2, 1, 64), testNode("n3", 2, 1, 64), testNode("n4", 2, 1, 64), shared)
+	for name, tc := range map[string]struct {
+		size    int
+		seconds map[string]float64
+		whole   []string
+		want    map[string]int
+	}{
+		"nothing is measured":                        {2, nil, nil, map[string]int{"n2": 2}},
+		"nothing is measured, and a node has them":   {2, nil, []string{"n4"}, map[string]int{"n4": 2}},
+		"the node that is quickest":                  {2, map[string]float64{"n1": 100, "n2": 90, "n3": 5, "n4": 60}, nil, map[string]int{"n3": 2}},
+		"the node that has them":                     {2, map[string]float64{"n1": 100, "n2": 90, "n4": 0}, []string{"n4"}, map[string]int{"n4": 2}},
+		"a node without a prediction is not quicker": {2, map[string]float64{"n3": 500}, nil, map[string]int{"n3": 2}},
+		"nor is one node without a prediction":       {4, map[string]float64{"n3": 500, "n4": 500}, nil, map[string]int{"n3": 2, "n4": 2}},
+		"the two that are quickest":                  {4, map[string]float64{"n1": 100, "n2": 90, "n3": 5, "n4": 60}, nil, map[string]int{"n3": 2, "n4": 2}},
+		"one node, where that is not much later":     {4, map[string]float64{"n1": 14, "n2": 90, "n3": 5, "n4": 5}, nil, map[string]int{"n1": 4}},
+		"two nodes, where one is much later":         {4, map[string]float64{"n1": 16, "n2": 90, "n3": 5, "n4": 5}, nil, map[string]int{"n3": 2, "n4": 2}},
+		"no shared CPUs for being quick":             {2, map[string]float64{"n4": 100, "n5": 0}, []string{"n5"}, map[string]int{"n4": 2}},
+		"no room where it is known":                  {8, map[string]float64{"n3": 5}, nil, map[string]int{"n1": 8}},
+		"a node that is not there is quickest":       {2, map[string]float64{"n4": 3, "n9": 0}, nil, map[string]int{"n4": 2}},
+	} {
+		g := group("compute", tc.size, 1, 1)
+		g.DataPlace = api.DataPlace{Whole: tc.whole, Seconds: tc.seconds}
+		placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{g}})
+		if refusal != nil {
+			t.Errorf("%s: %s", name, refusal.Message)
+			continue
+		}
+		on := map[string]int{}
+		for _, a := range assign(t, placed, "c1") {
+			on[a.Node]++
+		}
+		if !maps.Equal(on, tc.want) {
+			t.Errorf("%s: members are on %v, want %v", name, on, tc.want)
+		}
+	}
+}

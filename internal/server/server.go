@@ -397,7 +397,7 @@ func (s *Server) api(site *site) apiserver.Config {
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Nodes:  site.nodes,
 		Explainer: &situation.Explainer{
-			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: s.deadlines(),
+			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: s.deadlines(), Power: site.energy.Power,
 		},
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		ClusterKeys: certifier{secrets: s.secrets, now: time.Now}.keysOf,

@@ -1,12 +1,17 @@
 package situation
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
+	"github.com/nearmetal/nearmetal/internal/dataset/predict"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -50,6 +55,137 @@ func dataPlace(view *state.View, project string, datasets []string, nodes []data
 		place.OfBytes += size
 	}
 	return place
+}
+
+// dataPlace is what nodes have of datasets of a project, and what it is predicted to take until a node has them.
+func (s *Site) dataPlace(project string, names []string) api.DataPlace {
+	place := dataPlace(s.View, project, names, s.data)
+	if len(names) == 0 || len(s.View.DataPaths) == 0 {
+		return place
+	}
+	learned := false
+	seconds := map[string]float64{}
+	for n := range s.View.Agents() {
+		sum, known := 0.0, true
+		for _, name := range names {
+			answers := s.answers(project, name, n.Name)
+			if known = len(answers) > 0 && answers[0].Known; !known {
+				break
+			}
+			sum += answers[0].Seconds
+		}
+		if known {
+			seconds[n.Name] = sum
+			learned = learned || sum > 0
+		}
+	}
+	if learned {
+		place.Seconds = seconds
+	}
+	return place
+}
+
+// answers are the ways in which a node can have a dataset of a project, nil for one that does not exist.
+func (s *Site) answers(project, name, node string) []paths.Answer {
+	d := s.View.Dataset(state.DatasetName(project, name))
+	if d == nil {
+		return nil
+	}
+	if s.paths == nil {
+		s.paths, s.holders = paths.New(s.View.DataPaths, s.Now), HoldersOf(s.data)
+	}
+	return s.paths.Answers(s.holders.AskOf(d, node))
+}
+
+// HoldersOf are the nodes that have something of datasets, by what they say.
+func HoldersOf(nodes []datasetplan.Node) paths.Holders {
+	all := paths.Holders{}
+	for i := range nodes {
+		all.Add(nodes[i].Name, nodes[i].PeerURL != "", nodes[i].States)
+	}
+	return all
+}
+
+// shownChoices is how many nodes without members are shown with what their choices are predicted to take.
+const shownChoices = 10
+
+// choices are the ways in which nodes could have the datasets of a cluster's groups.
+func (p plan) choices(c *state.Cluster, power func(node string) (idle, slope float64, cpus int, ok bool)) []api.DataChoice {
+	var all []api.DataChoice
+	for _, g := range p.site.groups(&c.Intent) {
+		if len(g.CopiedDatasets()) == 0 {
+			continue
+		}
+		members := map[string]bool{}
+		for a := range c.Held() {
+			if a.Group == g.Name && !a.IsPart() && !a.Spare {
+				members[a.Node] = true
+			}
+		}
+		var others []string
+		for n := range p.site.View.Agents() {
+			if !members[n.Name] {
+				others = append(others, n.Name)
+			}
+		}
+		seconds := func(node string) float64 {
+			if s, known := g.DataPlace.Seconds[node]; known {
+				return s
+			}
+			return math.Inf(1)
+		}
+		slices.SortStableFunc(others, func(a, b string) int { return cmp.Or(cmp.Compare(seconds(a), seconds(b)), cmp.Compare(a, b)) })
+		for _, node := range slices.Concat(slices.Sorted(maps.Keys(members)), others[:min(len(others), shownChoices)]) {
+			for _, name := range g.CopiedDatasets() {
+				for i, answer := range p.site.answers(c.Intent.Project, name, node) {
+					choice := api.DataChoice{
+						Group: g.Name, Node: node, Dataset: name, Choice: string(answer.Choice), Taken: members[node] && i == 0, Figures: answer.Figures(),
+					}
+					if answer.Known {
+						choice.Seconds, choice.Joules = &answer.Seconds, joules(answer.Seconds, node, g.Cores, power)
+					}
+					all = append(all, choice)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// joules are what a member's cores cost while it waits on a node: their part of the node's power when idle. nil: that power is not known.
+func joules(seconds float64, node string, cores int, power func(node string) (idle, slope float64, cpus int, ok bool)) *float64 {
+	if power == nil {
+		return nil
+	}
+	idle, slope, cpus, ok := power(node)
+	if !ok || cpus <= 0 {
+		return nil
+	}
+	j := predict.Power{IdleWatts: idle, BusyWatts: slope, Share: min(1, float64(cores)/float64(cpus))}.Joules(seconds)
+	return &j
+}
+
+// outcomes are what came of the predictions about nodes with members of a cluster's groups.
+func (p plan) outcomes(c *state.Cluster) []api.DataOutcome {
+	var all []api.DataOutcome
+	for _, name := range api.DatasetsOf(c.Intent.Spec.Groups) {
+		d := p.site.View.Dataset(state.DatasetName(c.Intent.Project, name))
+		if d == nil {
+			continue
+		}
+		outcomes := p.site.View.OutcomesOf(d.UID)
+		if outcomes == nil {
+			continue
+		}
+		for _, o := range outcomes.Newest {
+			if slices.ContainsFunc(o.Groups, func(group string) bool { return strings.HasPrefix(group, c.Name()+"/") }) {
+				o.Dataset = name
+				o.Groups = slices.DeleteFunc(slices.Clone(o.Groups), func(group string) bool { return !strings.HasPrefix(group, c.Name()+"/") })
+				all = append(all, o)
+			}
+		}
+	}
+	return all
 }
 
 // data tells which nodes have how much of the datasets of a cluster's groups.

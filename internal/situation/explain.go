@@ -29,6 +29,8 @@ type Explainer struct {
 	Deadlines lifecycle.Deadlines
 	// Offers is what the site carries for all its machines.
 	Offers offer.Site
+	// Power returns the power of a node when idle, what full utilization adds, and its CPUs; false: it is not known. nil: of no node is.
+	Power func(node string) (idle, slope float64, cpus int, ok bool)
 }
 
 // NoRoom is the error of a change that asks for room there is not.
@@ -92,6 +94,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 		out.Phase = c.Record.Phase
 	}
 	out.Machines, out.Data, out.Caches = p.machines(c), p.data(c), p.caches(c)
+	out.DataChoices, out.DataOutcomes = p.choices(c, e.Power), p.outcomes(c)
 	out.Message = explain(c, out, site.Now) + smallCaches(out.Caches)
 	return out, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/admission"
+	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
@@ -47,6 +48,8 @@ type Site struct {
 	reading time.Time
 	proofs  map[api.Proof]bool // those heard now
 	data    []datasetplan.Node // what nodes have of datasets
+	paths   *paths.Known       // what was measured of the ways of data, once somebody asks
+	holders paths.Holders      // of datasets, as of data
 	fabrics Fabrics
 }
 
@@ -301,7 +304,7 @@ func (s *Site) groups(intent *api.ClusterIntent) []api.Group {
 	groups := slices.Clone(s.View.WithFunctions(intent.Project, intent.Spec))
 	for i := range groups {
 		groups[i].PortMTU, groups[i].VolumePlace = portMTU(s.View, intent, &groups[i], s.Encrypted), volumes
-		groups[i].DataPlace = dataPlace(s.View, intent.Project, groups[i].CopiedDatasets(), s.data)
+		groups[i].DataPlace = s.dataPlace(intent.Project, groups[i].CopiedDatasets())
 		if placement.Whole(groups[i].Stack) {
 			groups[i].VolumePlace = s.volumesOfMachines(intent)
 		}

@@ -120,7 +120,7 @@ func partsOf(a Ask) []part {
 	var parts []part
 	missing := float64(a.Bytes - a.Held)
 	for i := range a.Files {
-		from, share := dataset.Origin(a.Files[i].URLs[0]), 1/float64(len(a.Files))
+		from, share := dataset.ServerOf(a.Files[i].URLs[0]), 1/float64(len(a.Files))
 		if size := a.Files[i].SizeBytes; size > 0 {
 			share = float64(size) / float64(a.Bytes)
 		}

@@ -80,7 +80,7 @@ func (j *journey) fromSources(passages []transfer.Passage) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, p := range passages {
-		if from := dataset.Origin(p.Source); from != "" {
+		if from := dataset.ServerOf(p.Source); from != "" {
 			j.spans = append(j.spans, span{from, p.Bytes, p.Began, p.Ended, p.Streams, p.RoundTrip})
 		}
 	}

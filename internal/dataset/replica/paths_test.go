@@ -40,7 +40,7 @@ func TestANodeTellsHowADatasetCame(t *testing.T) {
 	if f := state.Fetched; f.SourceBytes != 2*fileBytes || f.PeerBytes != 0 || f.Seconds <= 0 || f.Seconds > time.Since(began).Seconds() || f.At.Before(began) {
 		t.Errorf("%+v, want two files from the source", f)
 	}
-	from := dataset.Origin(s.URL)
+	from := dataset.ServerOf(s.URL)
 	at := slices.IndexFunc(all, func(p dataset.Passage) bool { return p.From == from })
 	if at < 0 {
 		t.Fatalf("%+v has nothing from %s", all, from)
@@ -61,7 +61,7 @@ func TestANodeTellsHowADatasetCame(t *testing.T) {
 func TestADistanceIsProbedWithoutAsking(t *testing.T) {
 	s := newSource(t)
 	n := start(t, t.TempDir(), nil)
-	from := dataset.Origin(s.URL)
+	from := dataset.ServerOf(s.URL)
 	n.Probe(t.Context(), []string{"http://198.18.255.254:no", from})
 	n.eventually("the distance is known", func() bool { return len(n.Paths()) == 1 })
 	if p := n.Paths()[0]; p.From != from || p.Bytes != 0 || p.RoundTripSeconds <= 0 || p.At.IsZero() {

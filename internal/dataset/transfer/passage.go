@@ -90,7 +90,7 @@ const probes = 2
 
 // RoundTrip connects to the server of a URL, and returns the shortest time that this took. Nothing is sent. An address that must not be asked is an error.
 func (f *Fetcher) RoundTrip(ctx context.Context, source string) (time.Duration, error) {
-	u, err := url.Parse(dataset.Origin(source))
+	u, err := url.Parse(dataset.ServerOf(source))
 	if err != nil || u.Host == "" {
 		return 0, fmt.Errorf("%q names no server", source)
 	}
