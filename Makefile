@@ -154,7 +154,7 @@ TESTBED_TESTS ?= .
 test-testbed: setup build build-uncleaned ## run all tests that need emulated machines, more than an hour; TESTBED_TESTS=Stranger selects some (root or sudo)
 	@$(MAKE) --no-print-directory qemu10
 	NEARMETAL_TESTBED=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT)' -p 1 -count=1 -timeout 3h -v -run '$(TESTBED_TESTS)' \
-		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./internal/dataset/cache ./tests/boot
+		./testbed/vdc ./testbed/power ./testbed/netboot ./internal/environment/build ./internal/dataset/cache ./internal/measure/study ./tests/boot
 	NEARMETAL_GUESTS=1 NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -tags failpoints -exec '$(ASROOT)' -p 1 -count=1 -timeout 1h -v -run '$(TESTBED_TESTS)' \
 		./testbed/powercut ./testbed/debiantree ./internal/machine/bootagent ./internal/driver/vm ./internal/hostcheck
 	$(if $(filter .,$(TESTBED_TESTS)),$(MAKE) --no-print-directory test-fabrics test-clock test-prepare test-vm-guest test-network-guest test-volume-guest test-volume-bounds test-sriov-guest test-gpu-guest)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -322,4 +323,81 @@ func TestMembersReadADatasetThroughTheCacheOfTheirNode(t *testing.T) {
 		left, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "caches", "*"))
 		return len(left) == 0
 	})
+}
+
+// explained is what the explanation of a cluster tells of its datasets.
+type explained struct {
+	Choices  []api.DataChoice  `json:"data_choices"`
+	Outcomes []api.DataOutcome `json:"data_outcomes"`
+}
+
+func TestPlacesOfDatasetsArePredictedAndTheErrorIsKept(t *testing.T) {
+	program(t, ordinary)
+	nothingLeft(t)
+	web := startNginx(t)
+	s := startSite(t, 2, "--nodes", "2", "--node-cores", "2")
+	url := "http://" + s.hostAddress() + ":" + web.port + "/slow/" // 1 MiB/s for each connection
+	for _, name := range []string{"first", "second"} {
+		sha, _ := web.add(name, 12<<20)
+		s.must("dataset", "add", name, "--file", fmt.Sprintf("%s%s,sha256=%s,size=%d", url, name, sha, 12<<20))
+	}
+	// Nothing was measured: nothing is predicted.
+	s.must("cluster", "create", "c1", "--memory", "256MiB", "--dataset", "first", "--timeout", "2m")
+	var was explained
+	s.mustJSON(&was, "cluster", "explain", "c1")
+	if len(was.Outcomes) > 0 {
+		t.Errorf("outcomes of predictions that nobody made: %+v", was.Outcomes)
+	}
+	// The copy told the rate, which holds for the next one, on either node.
+	var now explained
+	s.eventually(time.Minute, "what was measured to be used", func() bool {
+		now = explained{}
+		s.mustJSON(&now, "cluster", "explain", "c1")
+		for _, c := range now.Choices {
+			if c.Choice == "copy" && c.Seconds != nil && strings.Contains(c.Figures, "MB/s") {
+				return true
+			}
+		}
+		return false
+	})
+	s.must("cluster", "create", "c2", "--memory", "256MiB", "--dataset", "second", "--timeout", "2m")
+	s.eventually(time.Minute, "the outcome", func() bool {
+		now = explained{}
+		s.mustJSON(&now, "cluster", "explain", "c2")
+		return len(now.Outcomes) == 1
+	})
+	o := now.Outcomes[0]
+	if o.Choice != "copy" || o.Dataset != "second" || o.Bytes != 12<<20 || o.Ratio < 0.3 || o.Ratio > 3 || len(o.Groups) != 1 {
+		t.Errorf("%+v, want a copy of 12 MiB that took about what was predicted", o)
+	}
+	t.Logf("predicted %.2f s, took %.2f s", o.PredictedSeconds, o.Seconds)
+	if text := s.must("cluster", "explain", "c2"); !strings.Contains(text, "here") || !strings.Contains(text, "RATIO") {
+		t.Errorf("the explanation has no table of choices and outcomes:\n%s", text)
+	}
+	t.Logf("%s\n%s", s.must("cluster", "explain", "c2"), s.must("dataset", "show", "second"))
+	if d := s.dataset("second"); len(d.Errors) != 1 || d.Errors[0].Count != 1 {
+		t.Errorf("the dataset sums up %+v, want one copy", d.Errors)
+	}
+	// What comes from node to node is learned by one dataset, and predicted for the other.
+	s.must("dataset", "replicate", "first", "--node", "n1,n2", "--timeout", "2m")
+	s.eventually(time.Minute, "a prediction for a copy from the other node", func() bool {
+		now = explained{}
+		s.mustJSON(&now, "cluster", "explain", "c2")
+		return slices.ContainsFunc(now.Choices, func(c api.DataChoice) bool { return c.Choice == "peer" && c.Seconds != nil && !c.Taken })
+	})
+	s.must("dataset", "replicate", "second", "--node", "n1,n2", "--timeout", "2m")
+	s.eventually(time.Minute, "the outcome of a copy from the other node", func() bool {
+		return slices.ContainsFunc(s.dataset("second").Errors, func(e api.DataErrors) bool { return e.Choice == "peer" && e.Count == 1 })
+	})
+	// What was learned outlives the leader.
+	s.kill()
+	s.start()
+	s.waitForNodes(2)
+	s.eventually(time.Minute, "the outcome after a restart", func() bool {
+		now = explained{}
+		s.mustJSON(&now, "cluster", "explain", "c2")
+		return len(now.Outcomes) == 1
+	})
+	s.must("cluster", "delete", "c1", "c2", "--yes")
+	s.must("dataset", "delete", "first", "second")
 }
