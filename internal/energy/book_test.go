@@ -2,6 +2,7 @@ package energy
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -294,6 +295,12 @@ func TestANodeWithoutSourceIsModelledByItsLikeAndSaysSo(t *testing.T) {
 	got, _ := b.Node("n2")
 	if got.Tag != api.EnergyModelled || got.Source != api.EnergyModel || got.Watts == nil || *got.Watts < 114.9 || *got.Watts > 115.1 || !strings.Contains(got.Reason, "100 W + 60 W x utilization") {
 		t.Fatalf("the node is %s by %s, %v W, %q; want 115 W modelled from 100 W + 60 W x utilization", got.Tag, got.Source, got.Watts, got.Reason)
+	}
+	if idle, slope, cpus, ok := b.Power("n2"); !ok || math.Abs(idle-100) > 0.1 || math.Abs(slope-60) > 0.1 || cpus != 2 {
+		t.Errorf("its power is %g W + %g W on %d CPUs, known %v; want 100 W + 60 W on 2", idle, slope, cpus, ok)
+	}
+	if _, _, _, ok := b.Power("n3"); ok {
+		t.Error("the power of a node that nobody has heard of is known")
 	}
 	for _, r := range b.Records() {
 		conserved(t, &r)

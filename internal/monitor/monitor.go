@@ -457,6 +457,10 @@ func fitTexts(o *agentstream.Observed) {
 	for i := range o.Caches {
 		o.Caches[i].Message = manifest.Text(o.Caches[i].Message)
 	}
+	o.DataPaths = o.DataPaths[:min(len(o.DataPaths), mostDataPaths)]
+	for i := range o.DataPaths { // places that no dataset has are left out where they are learned from
+		o.DataPaths[i].From = o.DataPaths[i].From[:min(len(o.DataPaths[i].From), api.MaxDatasetURL)]
+	}
 	for i := range o.Drift {
 		o.Drift[i] = manifest.Text(o.Drift[i])
 	}
@@ -465,6 +469,9 @@ func fitTexts(o *agentstream.Observed) {
 		o.PeerURL = ""
 	}
 }
+
+// mostDataPaths bounds what a node says of the ways of data: agents keep fewer.
+const mostDataPaths = 256
 
 // maxPeerURL bounds the URL of a peer, in bytes.
 const maxPeerURL = 256

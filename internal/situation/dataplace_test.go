@@ -1,8 +1,11 @@
 package situation
 
 import (
+	"fmt"
+	"math"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
@@ -50,5 +53,91 @@ func TestNodesHaveTheDatasetsOfAGroupThatTheySayThatTheyHaveWhole(t *testing.T) 
 		if got := dataPlace(cache.View(), c.project, c.datasets, nodes); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
+	}
+}
+
+// dataSite is a site with two datasets of 100 MB each from one source, and three nodes. n1 has one of them and knows the source's path.
+func dataSite(t *testing.T) *Site {
+	t.Helper()
+	repo := state.New(memory.New())
+	cache, err := repo.OpenCache(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	reach := func(revision int64, err error) {
+		t.Helper()
+		if err == nil {
+			_, err = cache.WaitRevision(t.Context(), revision)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, name := range []string{"events", "calibration"} {
+		reach(repo.CreateDataset(t.Context(), api.Dataset{Name: name, UID: fmt.Sprintf("u%d", i+1), Project: api.DefaultProject, Files: []api.DatasetFile{
+			{Path: "a", URLs: []string{"http://far/" + name}, SizeBytes: 1e8, Adler32: "00000001"},
+		}}))
+	}
+	for _, n := range []string{"n1", "n2", "n3"} {
+		reach(repo.PutNode(t.Context(), api.NodeRecord{Name: n, Capacity: api.NodeCapacity{Cores: []api.Core{{Slot: 0}}}}))
+	}
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	measured := now.Add(-time.Minute)
+	leadership, err := repo.Store().Campaign(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reach(repo.AsLeader(leadership).PutDataFigures(t.Context(), state.DataFigures{Paths: []api.DataPaths{{Node: "n1", Paths: []api.DataPath{
+		{From: "http://far:80", BytesPerSecond: 1e7, RateAt: &measured, RoundTripSeconds: 0.001, RoundTripAt: &measured},
+	}}}}))
+	return &Site{View: cache.View(), Now: now, data: []datasetplan.Node{
+		{Name: "n1", PeerURL: "http://n1", States: []dataset.State{{UID: "u1", Whole: true, HeldBytes: 1e8, OfBytes: 1e8, Contents: make([]dataset.Content, 1)}}},
+	}}
+}
+
+func TestPlacementKnowsHowLongDatasetsTakeToEachNode(t *testing.T) {
+	s := dataSite(t)
+	within := func(got map[string]float64, want map[string]float64) bool {
+		if len(got) != len(want) {
+			return false
+		}
+		for node, seconds := range want {
+			if g, known := got[node]; !known || math.Abs(g-seconds) > 0.5 {
+				return false
+			}
+		}
+		return true
+	}
+	for name, c := range map[string]struct {
+		datasets []string
+		want     map[string]float64
+	}{
+		"no datasets": {nil, nil},
+		// n1 has it, and what comes from node to node nobody has measured: only where it is now is known, which is no prediction.
+		"one that other nodes take from n1":   {[]string{"events"}, nil},
+		"one that all take from the source":   {[]string{"calibration"}, map[string]float64{"n1": 10, "n2": 10, "n3": 10}},
+		"both: nobody knows how n2 gets both": {[]string{"events", "calibration"}, map[string]float64{"n1": 10}},
+		"one that does not exist":             {[]string{"missing"}, nil},
+	} {
+		if got := s.dataPlace(api.DefaultProject, c.datasets).Seconds; !within(got, c.want) {
+			t.Errorf("%s: %v, want about %v", name, got, c.want)
+		}
+	}
+	s.View = &state.View{Datasets: s.View.Datasets}
+	if got := s.dataPlace(api.DefaultProject, []string{"calibration"}); got.Seconds != nil {
+		t.Errorf("nothing is measured: %v", got.Seconds)
+	}
+}
+
+func TestWaitingCostsTheMembersPartOfItsNodesIdlePower(t *testing.T) {
+	power := func(node string) (idle, slope float64, cpus int, ok bool) { return 80, 100, 8, node == "n1" }
+	if j := joules(10, "n1", 2, power); j == nil || *j != 200 {
+		t.Errorf("%v, want 10 s of a quarter of 80 W", j)
+	}
+	if j := joules(10, "n2", 2, power); j != nil {
+		t.Errorf("a node whose power is not known: %g J", *j)
+	}
+	if j := joules(10, "n1", 2, nil); j != nil {
+		t.Errorf("nobody knows of power: %g J", *j)
 	}
 }
