@@ -10,11 +10,13 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -91,7 +93,7 @@ func TestDataWorker(t *testing.T) {
 // readParts reads a fraction of a file evenly, one part after the other over one connection.
 func readParts(ctx context.Context, w dataWork) error {
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
-	parts := int64(math.Ceil(w.Reads * float64(w.Bytes) / float64(w.Request)))
+	parts := int64(math.Ceil(w.Reads*float64(w.Bytes)/float64(w.Request) - 1e-6))
 	for i := range parts {
 		from := i * (w.Bytes - w.Request) / max(1, parts-1)
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.URL, nil)
@@ -160,13 +162,45 @@ http { access_log off; keepalive_requests 100000; server { listen %[2]s; root %[
 	}
 	cmd := exec.Command("nginx", "-c", w.path("nginx.conf"), "-p", w.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := w.far.Do(cmd.Start); err != nil {
+	started, ended := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // for good: the kernel ends nginx with the thread that starts it (prctl(2), PR_SET_PDEATHSIG)
+		err := w.far.Enter()
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
+		<-ended
 	})
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		err := w.near.Do(func() error {
+			conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(w.t.Context(), "tcp", webAt)
+			if err == nil {
+				err = conn.Close()
+			}
+			return err
+		})
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("nginx does not listen: %v", err)
+		}
+		select {
+		case <-w.t.Context().Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // do runs a process at the near end.
@@ -215,6 +249,7 @@ type tried struct {
 func randomWay(random *rand.Rand) tried {
 	log := func(low, high float64) float64 { return low * math.Pow(high/low, random.Float64()) }
 	c := tried{reads: log(0.01, 1), request: int64(log(128<<10, 2<<20)), predicted: map[predict.Choice]float64{}, actual: map[predict.Choice]float64{}}
+	c.reads = min(1, math.Ceil(c.reads*jobBytes/float64(c.request))*float64(c.request)/jobBytes) // whole parts are read
 	c.way = condition.Condition{Delay: time.Duration(log(0.5e6, 75e6)), Seed: random.Uint64()}
 	if random.IntN(3) > 0 {
 		c.way.BitsPerSecond = int64(log(10e6, 900e6))
@@ -278,14 +313,13 @@ func (w *dataWorld) try(c *tried, base string, reader predict.Reader) {
 func TestChoosingByPredictionBeatsCopyingAndStreamingAlways(t *testing.T) {
 	needs.Request(t, "NEARMETAL_TESTBED", "make test-testbed")
 	w := newDataWorld(t)
-	random, reader := rand.New(rand.NewPCG(2026, 20)), w.readerAsMeasured()
-	for name, base := range map[string]string{"nginx": "http://" + webAt + "/", "XRootD": "root://198.18.0.2:1094//"} {
-		var all []tried
+	reader := w.readerAsMeasured()
+	for i, server := range []struct{ name, base string }{{"nginx", "http://" + webAt + "/"}, {"XRootD", "root://198.18.0.2:1094//"}} {
+		name, base, random := server.name, server.base, rand.New(rand.NewPCG(2026, uint64(i)))
 		errs, sums := map[predict.Choice][]float64{}, map[string]float64{}
 		for range 24 {
 			c := randomWay(random)
 			w.try(&c, base, reader)
-			all = append(all, c)
 			best, chosen := math.Inf(1), predict.Copy
 			for _, choice := range []predict.Choice{predict.Copy, predict.Stream} {
 				errs[choice] = append(errs[choice], math.Abs(c.actual[choice]/c.predicted[choice]-1))
