@@ -42,7 +42,8 @@ const mostSeconds = 7 * 24 * 3600
 
 // Copiers are what copies take besides their bytes.
 var (
-	// BySource is measured beside servers of XRootD and nginx: docs/results/data-predictions.md. The streams are the connections of a file.
+	// What xrdcp and ranges of HTTP take in logging in, opening and asking; the time of starting xrdcp; the connections of a file. With these, predictions
+	// come as near as docs/results/data-predictions.md shows.
 	fromXRootD = predict.Copier{Trips: 10, Streams: 4, Start: 0.05}
 	fromHTTP   = predict.Copier{Trips: 6, Streams: 4}
 	fromPeers  = predict.Copier{Trips: 6, Streams: 4}
