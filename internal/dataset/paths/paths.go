@@ -37,7 +37,7 @@ const notable = 1.2
 // MostPaths bounds the paths of a node. Those measured longest ago go first.
 const MostPaths = 256
 
-// MostSeconds bounds what a node may say that a passage took: nothing that lasts longer is one transfer.
+// mostSeconds bounds what a node may say that a passage took: nothing that lasts longer is one transfer.
 const mostSeconds = 7 * 24 * 3600
 
 // Copiers are what copies take besides their bytes.
