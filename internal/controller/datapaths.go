@@ -24,24 +24,28 @@ const dataFiguresEvery = time.Second
 
 // keepDataFigures learns from transfers and probes until ctx ends. It is apart from the passes, which nothing that is only measured should hold up.
 func (l *leader) keepDataFigures(ctx context.Context) {
-	b := newDataBook()
-	tick := time.NewTicker(dataFiguresEvery)
-	defer tick.Stop()
+	b, seen := newDataBook(), int64(0)
 	for {
-		if view := l.cfg.Cache.View(); len(view.Datasets)+len(view.DataPaths)+len(view.DataOutcomes) > 0 {
-			figures := b.look(view, l.cfg.Agents.Datasets(), l.clock.at(l.cfg.Now()))
-			revision, err := l.writer.PutDataFigures(ctx, figures)
-			if err == nil && revision > 0 { // what is stored is the base of the next look
-				_, err = l.cfg.Cache.WaitRevision(ctx, revision)
+		view := l.cfg.Cache.View()
+		if len(view.Datasets)+len(view.DataPaths)+len(view.DataOutcomes) == 0 { // a site without datasets is not woken each second
+			var err error
+			if seen, err = l.cfg.Cache.Wait(ctx, seen); err != nil {
+				return
 			}
-			if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotLeader) {
-				l.log.WarnContext(ctx, "the figures of datasets can't be stored; retrying", "error", err)
-			}
+			continue
+		}
+		figures := b.look(view, l.cfg.Agents.Datasets(), l.clock.at(l.cfg.Now()))
+		revision, err := l.writer.PutDataFigures(ctx, figures)
+		if err == nil && revision > 0 { // what is stored is the base of the next look
+			_, err = l.cfg.Cache.WaitRevision(ctx, revision)
+		}
+		if err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrNotLeader) {
+			l.log.WarnContext(ctx, "the figures of datasets can't be stored; retrying", "error", err)
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(dataFiguresEvery):
 		}
 	}
 }
