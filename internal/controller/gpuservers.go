@@ -24,30 +24,36 @@ func gpuServerOf(held []api.Assignment, member *api.Assignment) *driver.GPUServe
 	return &driver.GPUServer{ID: held[i].ID, Node: held[i].Node}
 }
 
-// gpuServers finds other servers for members that lost theirs, before anybody else gets what is free. It reports whether one was placed. All clusters choose
-// from one sketch of what is free, so that a node which served hundreds of members costs one pass.
+// gpuServers finds servers for members that lost theirs, before anybody else gets what is free, and then for those whose servers are to leave drained
+// nodes. It reports whether one was placed. All clusters choose from one sketch of what is free, so that a node which served hundreds of members costs one
+// pass.
 func (p *pass) gpuServers(ctx context.Context) (placed bool, err error) {
 	var errs []error
 	var decisions []decided
 	var free *placement.Sketch
-	for _, c := range p.view.Clusters {
-		lacking := withoutServer(c)
-		if len(lacking) == 0 {
-			continue
+	for _, find := range []func(*state.Cluster) []servedMember{withoutServer, p.leavingServers} {
+		if len(decisions) > 0 {
+			break // who has none goes first, and the next pass is at once
 		}
-		if free == nil {
-			room, err := p.room.Update(p.view, p.Available)
-			if err != nil {
-				return false, errors.Join(append(errs, err)...)
+		for _, c := range p.view.Clusters {
+			members := find(c)
+			if len(members) == 0 {
+				continue
 			}
-			free = room.Sketch()
-		}
-		change, err := p.placeServers(free, c, lacking)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("cluster %q: GPU servers: %w", c.Name(), err))
-		case change.Dirty:
-			decisions = append(decisions, decided{c, change})
+			if free == nil {
+				room, err := p.room.Update(p.view, p.Available)
+				if err != nil {
+					return false, errors.Join(append(errs, err)...)
+				}
+				free = room.Sketch()
+			}
+			change, err := p.placeServers(free, c, members)
+			switch {
+			case err != nil:
+				errs = append(errs, fmt.Errorf("cluster %q: GPU servers: %w", c.Name(), err))
+			case change.Dirty:
+				decisions = append(decisions, decided{c, change})
+			}
 		}
 	}
 	for batch := range slices.Chunk(decisions, answersTogether) {
@@ -64,8 +70,19 @@ func (p *pass) gpuServers(ctx context.Context) (placed bool, err error) {
 	return len(decisions) > 0, errors.Join(errs...) // the view is no longer what is stored
 }
 
+// servedMember is a member that is to get a GPU server. leaves is the one that it has, nil for none.
+type servedMember struct{ member, leaves *api.Assignment }
+
+// leavingServers are the members of a cluster whose GPU servers are to leave drained nodes.
+func (p *pass) leavingServers(c *state.Cluster) (all []servedMember) {
+	for _, l := range p.LeavingServers(c) {
+		all = append(all, servedMember{l.Member, l.Server})
+	}
+	return all
+}
+
 // withoutServer are the members of a cluster that use GPUs by servers, and that have none.
-func withoutServer(c *state.Cluster) []*api.Assignment {
+func withoutServer(c *state.Cluster) []servedMember {
 	if c.Record == nil || c.Record.Phase == api.ClusterDeleting || c.Intent.DeleteRequestedAt != nil || !slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return lifecycle.MayNeedServers(&g) }) {
 		return nil
 	}
@@ -75,18 +92,18 @@ func withoutServer(c *state.Cluster) []*api.Assignment {
 			served[a.Of] = true
 		}
 	}
-	var all []*api.Assignment
+	var all []servedMember
 	for a := range c.Held() {
 		if a.IsMember() && !a.Saved && !served[a.ID] && slices.ContainsFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == a.Group && lifecycle.NeedsServer(&g, a) }) {
-			all = append(all, a)
+			all = append(all, servedMember{member: a})
 		}
 	}
 	return all
 }
 
 // placeServers places other servers for members of a cluster, where there is room, and takes it of what is free. A member for which there is none stays as
-// it is: it is unhealthy already.
-func (p *pass) placeServers(free *placement.Sketch, c *state.Cluster, members []*api.Assignment) (decision.Change, error) {
+// it is: it keeps the server that it has, or is unhealthy already.
+func (p *pass) placeServers(free *placement.Sketch, c *state.Cluster, members []servedMember) (decision.Change, error) {
 	own, base := p.view.Network(c.UID()), c.Decision()
 	if own == nil {
 		return decision.Change{}, fmt.Errorf("its network %s is not stored", c.UID())
@@ -97,22 +114,28 @@ func (p *pass) placeServers(free *placement.Sketch, c *state.Cluster, members []
 			at.Held = append(at.Held, q.Assignment)
 		}
 	}
-	var all []api.Assignment
+	var all []lifecycle.NewServer
 	for _, m := range members {
-		group := c.Intent.Spec.Groups[slices.IndexFunc(c.Intent.Spec.Groups, func(g api.Group) bool { return g.Name == m.Group })]
-		chosen, missing := free.FitServer(m.Node, group)
+		group, ok := p.ServedGroup(c, m.member)
+		if !ok {
+			continue
+		}
+		chosen, missing := free.FitServer(m.member.Node, group)
 		if missing != "" {
 			continue
 		}
-		servers, err := decision.AssignServer(m, chosen, own, at)
+		servers, err := decision.AssignServer(m.member, chosen, own, at)
 		if err != nil {
 			return decision.Change{}, err
 		}
 		free.TakeDevices([][]placement.DevicesOn{chosen})
-		all, at.Held = append(all, servers...), append(at.Held, servers...)
+		for _, s := range servers {
+			all = append(all, lifecycle.NewServer{Assignment: s, Leaves: m.leaves})
+		}
+		at.Held = append(at.Held, servers...)
 	}
 	if len(all) == 0 {
 		return decision.Change{}, nil
 	}
-	return decision.Apply(base, lifecycle.PlanServer(all), p.now)
+	return decision.Apply(base, lifecycle.PlanServers(all), p.now)
 }

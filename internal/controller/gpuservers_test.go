@@ -9,6 +9,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
+	"github.com/nearmetal/nearmetal/internal/situation"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
@@ -182,5 +183,109 @@ func TestAMemberWithAnyGPUThatIsWholeNeedsNoServer(t *testing.T) {
 		if got := serversOf(l.mustPass().Cluster("a")); len(got) > 0 {
 			t.Fatalf("a member with a whole GPU got the servers %v, too", got)
 		}
+	}
+}
+
+// explained is what the leader's state says of a cluster.
+func (l *led) explained(name string) string {
+	l.t.Helper()
+	now := func() time.Time { return l.now }
+	e := &situation.Explainer{Views: l.cache, Heard: l.agents, Now: now, Time: func(t time.Time) time.Time { return t }, Since: l.now, Deadlines: lifecycle.DefaultDeadlines()}
+	ex, err := e.Explain(name)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return ex.Message
+}
+
+func (l *led) drain(node string) {
+	l.t.Helper()
+	_, revision, err := l.repo.SetDrain(l.t.Context(), node, "new memory", "op", l.now)
+	l.view(revision, err)
+}
+
+func TestServersLeaveADrainedNodeWhenAnotherHasRoom(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.gpuNode("n1", 4, 0)
+	l.gpuNode("n2", 0, 1)
+	l.askGPUs("a", 2, api.WayRemote, 1<<30)
+	before := l.untilIs("ready", "a", isReady)
+	l.gpuNode("n3", 0, 1)
+	l.drain("n2")
+	l.drain("n3")
+	for range 3 {
+		if c := l.mustPass().Cluster("a"); c.Record.Generation != before.Record.Generation {
+			t.Fatalf("without room elsewhere, its servers are on %v, and the record is of generation %d, want %d", serversOf(c), c.Record.Generation, before.Record.Generation)
+		}
+	}
+	const stays = "The GPU server of a-0 is still on node n2, which is drained; no other node has room for it: each member of group \"a\" needs 1GiB of the memory of a remote GPU: node n2: it is drained; node n3: it is drained."
+	if got := l.explained("a"); !strings.Contains(got, stays) {
+		t.Errorf("explain says %q, want %q", got, stays)
+	}
+	revision, err := l.repo.Undrain(t.Context(), "n3")
+	l.view(revision, err)
+	l.mustPass()
+	c := l.cache.View().Cluster("a")
+	if got := serversOf(c); got["a-0"] != "n3" || got["a-1"] != "n3" {
+		t.Errorf("its servers are on %v, want n3", got)
+	}
+	if got := l.explained("a"); strings.Contains(got, "drained") {
+		t.Errorf("after its servers left, explain says %q", got)
+	}
+	left := 0
+	for a := range c.Releasing() {
+		if a.ServesGPU() && a.Node == "n2" {
+			left++
+		}
+	}
+	events, err := l.cache.Events(t.Context(), "a", 0, state.EventsKept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	for _, e := range events {
+		if e.Reason == lifecycle.EventGPUServerMoved && strings.Contains(e.Message, "left node n2, which is drained, for n3") {
+			moved++
+		}
+	}
+	if left != 2 || moved != 2 {
+		t.Errorf("%d servers on n2 are releasing, and %d events say that they left, want 2 and 2", left, moved)
+	}
+	l.untilIs("ready again", "a", isReady)
+}
+
+func TestAServerBesideItsMemberStaysOnADrainedNode(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.gpuNode("n1", 4, 1)
+	l.askGPUs("a", 1, api.WayRemote, 1<<30)
+	l.untilIs("ready", "a", isReady)
+	l.gpuNode("n2", 0, 1)
+	l.drain("n1")
+	for range 3 {
+		if got := serversOf(l.mustPass().Cluster("a")); got["a-0"] != "n1" {
+			t.Fatalf("its server is on %v, want n1, where its member is", got)
+		}
+	}
+}
+
+// What is lost is placed before what only leaves: the room may be for one of both.
+func TestAMemberWithoutAServerGoesBeforeOneWhoseServerIsToLeave(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.gpuNode("n1", 4, 0)
+	l.gpuNode("n2", 0, 1)
+	l.askGPUs("a", 1, api.WayRemote, 6<<30)
+	l.untilIs("ready", "a", isReady)
+	l.gpuNode("n3", 0, 1)
+	l.askGPUs("b", 1, api.WayRemote, 6<<30)
+	l.untilIs("ready", "b", isReady)
+	l.now = l.now.Add(time.Minute)
+	l.drain("n2") // a's server is to leave
+	l.agents.down["n3"] = true
+	l.untilIs("without a server", "b", func(c *state.Cluster) bool { return len(serversOf(c)) == 0 })
+	l.gpuNode("n4", 0, 1)
+	l.mustPass()
+	view := l.mustPass()
+	if a, b := serversOf(view.Cluster("a"))["a-0"], serversOf(view.Cluster("b"))["b-0"]; a != "n2" || b != "n4" {
+		t.Errorf("a's server is on %q and b's on %q, want a's to stay on n2, since b has none and gets n4", a, b)
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // A member whose GPU server is lost goes on: its programs get their API's error, and those that it starts later use another server. So the server is
-// released by itself, and the leader looks for another place (NeedsServer).
+// released by itself, and the leader looks for another place (NeedsServer). A server on a drained node is released when another place is found (LeavesNode).
 
 // ReleaseServers turns these servers of GPUs to releasing. Their members stay.
 type ReleaseServers struct{ IDs []string }
@@ -88,13 +88,46 @@ func (l *look) planServers() []ClusterOperation {
 	return append([]ClusterOperation{release}, events...)
 }
 
-// PlanServer returns what to commit for a member that gets another GPU server.
-func PlanServer(servers []api.Assignment) []ClusterOperation {
-	ops := []ClusterOperation{Hold{Assignments: servers}}
+// LeavesNode reports whether a member's GPU server is to leave its node as soon as another has room for one: an operator wants the node empty. A server
+// beside its own member stays: the node is not empty before that member is gone, and its server goes with it.
+func LeavesNode(phase api.ClusterPhase, member, server *api.Assignment, nodes map[string]NodeState) bool {
+	switch phase {
+	case api.ClusterReady, api.ClusterDegraded, api.ClusterScaling:
+		node := nodes[server.Node]
+		return node.Drained && !node.DrainedAt.IsZero() && member.Node != server.Node && !member.Saved
+	default:
+		return false
+	}
+}
+
+// NewServer is a GPU server that a running member gets. Leaves is the one that it has until then, nil for none.
+type NewServer struct {
+	api.Assignment
+	Leaves *api.Assignment
+}
+
+// PlanServers returns what to commit for members that get other GPU servers.
+func PlanServers(servers []NewServer) []ClusterOperation {
+	var left ReleaseServers
+	var placed Hold
+	var events []ClusterOperation
 	for _, s := range servers {
-		ops = append(ops, Emit{
-			Reason: EventGPUServerPlaced, Member: s.Member, Node: s.Node, Message: fmt.Sprintf("programs that %s starts from now on use the GPU server on %s", s.Member, s.Node),
+		placed.Assignments = append(placed.Assignments, s.Assignment)
+		if s.Leaves == nil {
+			events = append(events, Emit{
+				Reason: EventGPUServerPlaced, Member: s.Member, Node: s.Node, Message: fmt.Sprintf("programs that %s starts from now on use the GPU server on %s", s.Member, s.Node),
+			})
+			continue
+		}
+		left.IDs = append(left.IDs, s.Leaves.ID)
+		events = append(events, Emit{
+			Reason: EventGPUServerMoved, Member: s.Member, Node: s.Node,
+			Message: fmt.Sprintf("the GPU server of %s left node %s, which is drained, for %s; programs that used it get an error, and those that %s starts from now on use the other one", s.Member, s.Leaves.Node, s.Node, s.Member),
 		})
 	}
-	return ops
+	ops := []ClusterOperation{placed}
+	if len(left.IDs) > 0 { // first: a member has one server at a time
+		ops = []ClusterOperation{left, placed}
+	}
+	return append(ops, events...)
 }

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -45,4 +46,46 @@ func TestAMemberOutlivesTheServerOfItsGPU(t *testing.T) {
 			},
 		},
 	})
+}
+
+func TestAServerLeavesADrainedNodeThatItsMemberIsNotOn(t *testing.T) {
+	drained := NodeState{Phase: api.NodeReady, Drained: true, DrainedAt: t0}
+	for name, c := range map[string]struct {
+		phase  api.ClusterPhase
+		node   NodeState
+		on     string
+		saved  bool
+		leaves bool
+	}{
+		"a ready cluster's, on a drained node":                     {api.ClusterReady, drained, "n3", false, true},
+		"a degraded cluster's":                                     {api.ClusterDegraded, drained, "n3", false, true},
+		"on a node that is not drained":                            {api.ClusterReady, NodeState{Phase: api.NodeReady}, "n3", false, false},
+		"on a node that was drained by policy, whose members stay": {api.ClusterReady, NodeState{Phase: api.NodeReady, Drained: true}, "n3", false, false},
+		"beside its member, which stays":                           {api.ClusterReady, drained, "n1", false, false},
+		"of a cluster that starts":                                 {api.ClusterStarting, drained, "n3", false, false},
+		"of a paused cluster":                                      {api.ClusterPaused, drained, "n3", false, false},
+		"of a saved member":                                        {api.ClusterReady, drained, "n3", true, false},
+	} {
+		member, server := &api.Assignment{ID: "a0", Node: "n1", Saved: c.saved}, &api.Assignment{ID: "a1", Of: "a0", Node: c.on}
+		nodes := map[string]NodeState{"n1": {Phase: api.NodeReady}, c.on: c.node}
+		if got := LeavesNode(c.phase, member, server, nodes); got != c.leaves {
+			t.Errorf("%s: the server leaves: %t, want %t", name, got, c.leaves)
+		}
+	}
+}
+
+func TestAServerIsReleasedInTheSameCommitAsAnotherIsPlaced(t *testing.T) {
+	on := func(id, member, node string) api.Assignment {
+		return api.Assignment{ID: id, Member: member, Node: node}
+	}
+	old := on("s1", "c-0", "n1")
+	for want, servers := range map[string][]NewServer{
+		"Hold [s2] network false spares [] / Emit GPUServerPlaced: programs that c-1 starts from now on use the GPU server on n2|c-1|n2": {{Assignment: on("s2", "c-1", "n2")}},
+		"ReleaseServers [s1] / Hold [s3] network false spares [] / Emit GPUServerMoved: the GPU server of c-0 left node n1, which is drained, for n3; " +
+			"programs that used it get an error, and those that c-0 starts from now on use the other one|c-0|n3": {{Assignment: on("s3", "c-0", "n3"), Leaves: &old}},
+	} {
+		if got := strings.Join(sketch(PlanServers(servers)), " / "); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
 }

@@ -253,6 +253,7 @@ const (
 
 	EventGPUServerLost   = "GPUServerLost"
 	EventGPUServerPlaced = "GPUServerPlaced"
+	EventGPUServerMoved  = "GPUServerMoved"
 
 	EventScaling        = "Scaling"
 	EventReleased       = "Released"

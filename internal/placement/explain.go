@@ -286,18 +286,27 @@ func (d *diagnosis) aboutQuarantine() []string {
 	return []string{shorten(texts) + " are quarantined, not confirmed clean"}
 }
 
+// unavailable says of one node, or of several, why they get no new members.
+func unavailable(a Availability, nodes int) string {
+	return map[Availability][2]string{
+		Schedulable: {"is in use, and a whole node is shared with nobody", "are in use, and a whole node is shared with nobody"},
+		Unknown:     {"is not reporting", "are not reporting"},
+		Asleep:      {"is off", "are off"},
+		Warm:        {"waits for a member that gets it whole", "wait for members that get them whole"},
+		Down:        {"is down", "are down"},
+		Drained:     {"is drained", "are drained"},
+		Returning:   {"is being cleaned, inspected or switched off", "are being cleaned, inspected or switched off"},
+		Maintenance: {"has maintenance before its members would end", "have maintenance before their members would end"},
+		Unencrypted: {"has no WireGuard, and the underlay is encrypted", "have no WireGuard, and the underlay is encrypted"},
+	}[a][min(nodes-1, 1)]
+}
+
 // unavailableText tells of nodes that get no new members, and why.
 func unavailableText(nodes map[Availability][]string) []string {
 	var parts []string
 	for _, a := range []Availability{Schedulable, Unknown, Asleep, Warm, Returning, Down, Drained, Maintenance, Unencrypted} {
 		if names := nodes[a]; len(names) > 0 {
-			parts = append(parts, fmt.Sprintf("%s %s", shorten(names), map[Availability][2]string{
-				Schedulable: {"is in use, and a whole node is shared with nobody", "are in use, and a whole node is shared with nobody"},
-				Unknown:     {"is not reporting", "are not reporting"}, Asleep: {"is off", "are off"}, Warm: {"waits for a member that gets it whole", "wait for members that get them whole"}, Down: {"is down", "are down"}, Drained: {"is drained", "are drained"},
-				Returning:   {"is being cleaned, inspected or switched off", "are being cleaned, inspected or switched off"},
-				Maintenance: {"has maintenance before its members would end", "have maintenance before their members would end"},
-				Unencrypted: {"has no WireGuard, and the underlay is encrypted", "have no WireGuard, and the underlay is encrypted"},
-			}[a][min(len(names)-1, 1)]))
+			parts = append(parts, fmt.Sprintf("%s %s", shorten(names), unavailable(a, len(names))))
 		}
 	}
 	return parts

@@ -3,6 +3,7 @@ package placement
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource/device"
@@ -44,12 +45,17 @@ func remoteText(r api.DeviceRequest) string {
 	return what + choiceText(r.DeviceChoice, "device")
 }
 
-// whyNoGPU tells of each node with GPUs why it can't give a member those that it needs.
-func (s *Sketch) whyNoGPU(r api.DeviceRequest) string {
+// whyNoGPU tells of each node with GPUs why it can't give a member that ends then those that it needs.
+func (s *Sketch) whyNoGPU(r api.DeviceRequest, ends time.Time) string {
 	if r.Way == api.WayAny {
-		return "whole ones: " + s.whyNoGPU(r.By(api.WayWhole)) + "; by servers: " + s.whyNoGPU(r.By(api.WayRemote))
+		return "whole ones: " + s.whyNoGPU(r.By(api.WayWhole), ends) + "; by servers: " + s.whyNoGPU(r.By(api.WayRemote), ends)
 	}
-	why := s.onEachNode(r, s.gpuProblem)
+	why := s.onEachNode(r, func(id int32, r api.DeviceRequest) string {
+		if remoteGPU(r) && s.view.rows[id].reachesWindow(ends) && s.gpusOf(id, r).suit > 0 {
+			return "it " + unavailable(Maintenance, 1)
+		}
+		return s.gpuProblem(id, r)
+	})
 	switch {
 	case why == "" && remoteGPU(r):
 		return "no node hands out GPUs to others (nearmetal agent --remote-gpus)"
@@ -84,6 +90,8 @@ func (s *Sketch) gpuProblem(id int32, r api.DeviceRequest) string {
 		return "what is held of its devices is contradictory"
 	case found.suit == 0:
 		return "it has " + strings.Join(found.others, ", ")
+	case remoteGPU(r) && s.view.nodes[id].availability != Schedulable:
+		return "it " + unavailable(s.view.nodes[id].availability, 1)
 	case remoteGPU(r):
 		return s.remoteLeft(id, r)
 	case found.left == 0 && found.suit == 1:

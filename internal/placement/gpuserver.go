@@ -165,9 +165,11 @@ func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missin
 	return c.byNode(m), ""
 }
 
-// mayServe reports whether a node has GPUs that serve a request, and nobody has it whole.
+// mayServe reports whether a node has GPUs that serve a request, and nobody has it whole. Servers go where members may go: to no node that is drained, or
+// that will be in maintenance before they end.
 func (c *chooser) mayServe(id int32, r api.DeviceRequest) bool {
-	return c.s.view.rows[id].state == rowSchedulable && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
+	row := &c.s.view.rows[id]
+	return row.state == rowSchedulable && !row.reachesWindow(c.groups[0].Ends) && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
 }
 
 // takeServer takes as many GPUs of a node as a request asks for, each once. Where they are too few, nothing is taken.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -247,6 +248,35 @@ func TestMembersThatCallServersGoWhereTheirProgramsAre(t *testing.T) {
 	}
 	if why, _ := v.Sketch().WhyNot("n1", g); !strings.Contains(why, "node n1 can't carry members with remote GPUs") {
 		t.Errorf("why not n1: %q", why)
+	}
+}
+
+func TestNoServerGoesWhereMembersMayNotGo(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		change    func(*View)
+		ends      time.Time
+		want, why string
+	}{
+		"a drained node":                             {func(v *View) { v.SetAvailability("n2", Drained) }, time.Time{}, "n3/g3/8GiB", "node n2: it is drained"},
+		"a node that is not heard of":                {func(v *View) { v.SetAvailability("n2", Unknown) }, time.Time{}, "n3/g3/8GiB", "node n2: it is not reporting"},
+		"maintenance is announced, and no end":       {func(v *View) { v.SetWindow("n2", now) }, time.Time{}, "n3/g3/8GiB", "node n2: it has maintenance before its members would end"},
+		"maintenance that begins before the members": {func(v *View) { v.SetWindow("n2", now) }, now.Add(time.Second), "n3/g3/8GiB", "node n2: it has maintenance"},
+		"maintenance after the end of the members":   {func(v *View) { v.SetWindow("n2", now) }, now, "n2/g2/8GiB", "node n2: 8GiB of 8GiB free"},
+	} {
+		v := withServers(t, nil)
+		c.change(v)
+		g := remoteGPUs(1, 8<<30)
+		g.Ends = c.ends
+		chosen, missing := v.Sketch().FitServer("n1", g)
+		if got, _ := served(chosen); got != c.want {
+			t.Errorf("%s: got %q (%s), want %q", name, got, missing, c.want)
+		}
+		g.Devices[0].Count = 3
+		if _, missing := v.Sketch().FitServer("n1", g); !strings.Contains(missing, c.why) {
+			t.Errorf("%s: more GPUs than any has: %q, want %q", name, missing, c.why)
+		}
 	}
 }
 

@@ -95,7 +95,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 	}
 	out.Machines, out.Data, out.Caches = p.machines(c), p.data(c), p.caches(c)
 	out.DataChoices, out.DataOutcomes = p.choices(c, e.Power), p.outcomes(c)
-	out.Message = explain(c, out, site.Now) + smallCaches(out.Caches)
+	out.Message = strings.Join(append([]string{explain(c, out, site.Now) + smallCaches(out.Caches)}, p.stayingServers(c)...), " ")
 	return out, nil
 }
 

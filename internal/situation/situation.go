@@ -42,15 +42,15 @@ type Site struct {
 	Encrypted bool
 
 	standing map[string]standing
-	// windows: maintenance is announced on some node.
-	windows bool
-	heard   Heard
-	reading time.Time
-	proofs  map[api.Proof]bool // those heard now
-	data    []datasetplan.Node // what nodes have of datasets
-	paths   *paths.Known       // what was measured of the ways of data, once somebody asks
-	holders paths.Holders      // of datasets, as of data
-	fabrics Fabrics
+	// windows: maintenance is announced on some node. drains: members are to move off some node.
+	windows, drains bool
+	heard           Heard
+	reading         time.Time
+	proofs          map[api.Proof]bool // those heard now
+	data            []datasetplan.Node // what nodes have of datasets
+	paths           *paths.Known       // what was measured of the ways of data, once somebody asks
+	holders         paths.Holders      // of datasets, as of data
+	fabrics         Fabrics
 }
 
 // standing is what is stored about a node's use.
@@ -98,6 +98,7 @@ func Observe(view *state.View, heard Heard, fabrics Fabrics, now, reading, leade
 	for _, n := range view.Nodes {
 		now := standingOf(n)
 		s.standing[n.Name] = now
+		s.drains = s.drains || !now.drainedAt.IsZero()
 		s.windows = s.windows || !lifecycle.WindowBegins(n.Control).IsZero()
 		if n.Agent == nil {
 			continue

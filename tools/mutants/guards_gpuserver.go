@@ -187,8 +187,8 @@ var gpuServerGuards = []Mutant{
 	{
 		Guard:   "servers placed in one pass have different addresses",
 		File:    "internal/controller/gpuservers.go",
-		Find:    "at.Held = append(all, servers...), append(at.Held, servers...)",
-		Replace: "at.Held = append(all, servers...), at.Held",
+		Find:    "at.Held = append(at.Held, servers...)\n\t}\n\tif len(all)",
+		Replace: "}\n\tif len(all)",
 		Test:    "./internal/controller TestMembersWhoseServersAreLostGetOthersInOnePass",
 	},
 	{
@@ -232,5 +232,47 @@ var gpuServerGuards = []Mutant{
 		Find:    "if rec.GPUPrograms {",
 		Replace: "if false {",
 		Test:    "./internal/placement TestMembersThatCallServersGoWhereTheirProgramsAre",
+	},
+	{
+		Guard:   "a server leaves no node that its member stays on",
+		File:    "internal/lifecycle/gpuserver.go",
+		Find:    "member.Node != server.Node && !member.Saved",
+		Replace: "!member.Saved",
+		Test:    "./internal/controller TestAServerBesideItsMemberStaysOnADrainedNode",
+	},
+	{
+		Guard:   "servers stay on a node whose members stay",
+		File:    "internal/lifecycle/gpuserver.go",
+		Find:    "node.Drained && !node.DrainedAt.IsZero() && member",
+		Replace: "node.Drained && member",
+		Test:    "./internal/lifecycle TestAServerLeavesADrainedNodeThatItsMemberIsNotOn",
+	},
+	{
+		Guard:   "a server that leaves goes with the commit that places another",
+		File:    "internal/lifecycle/gpuserver.go",
+		Find:    "ops = []ClusterOperation{left, placed}",
+		Replace: "ops = []ClusterOperation{placed, left}",
+		Test:    "./internal/controller TestServersLeaveADrainedNodeWhenAnotherHasRoom",
+	},
+	{
+		Guard:   "members without a server get one before those whose servers are to leave",
+		File:    "internal/controller/gpuservers.go",
+		Find:    "{withoutServer, p.leavingServers}",
+		Replace: "{p.leavingServers, withoutServer}",
+		Test:    "./internal/controller TestAMemberWithoutAServerGoesBeforeOneWhoseServerIsToLeave",
+	},
+	{
+		Guard:   "no server goes to a node that is drained",
+		File:    "internal/placement/gpuserver.go",
+		Find:    "return row.state == rowSchedulable && !row",
+		Replace: "return !row",
+		Test:    "./internal/placement TestNoServerGoesWhereMembersMayNotGo",
+	},
+	{
+		Guard:   "no server goes to a node that will be in maintenance before it ends",
+		File:    "internal/placement/gpuserver.go",
+		Find:    "!row.reachesWindow(c.groups[0].Ends) && ",
+		Replace: "",
+		Test:    "./internal/placement TestNoServerGoesWhereMembersMayNotGo",
 	},
 }
