@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"runtime"
 	"sync"
 	"time"
@@ -90,6 +91,10 @@ type Config struct {
 	Adapters func(ctx context.Context) ([]api.Device, []api.Adapter, error)
 	// GPUs reads the node's GPUs; nil: it gives none to members. A change is reported on a new stream.
 	GPUs func(ctx context.Context) gpu.Found
+	// Loads are how busy the node's GPUs are by what their driver says, by ID; nil: it is not known. RoundTrips measures how far it is to other nodes, as far
+	// as they answer; nil: this agent can't.
+	Loads      func() map[string]float64
+	RoundTrips func(ctx context.Context, peers []netip.Addr) (map[netip.Addr]time.Duration, error)
 	// Faults reads the errors that the hardware has counted; nil: they are not reported. It may take long with a disk that hangs.
 	Faults func(ctx context.Context) api.HardwareFaults
 	// Energy reads what the node consumes; nil: it is not reported.
@@ -151,6 +156,8 @@ type Agent struct {
 	// networkChecks bounds the checks of networks under way.
 	networkChecks chan struct{}
 
+	// measures are what was measured last of GPUs that the node hands out.
+	measures measures
 	// opening belongs to the goroutine that keeps the stream.
 	opening opening
 	// hearing reports whether desired is still what the leader wants; tunnels bounds how many there are at once.

@@ -44,11 +44,16 @@ func openGPUs(ctx context.Context, cfg *Config, opts config.Agent, dir string, l
 	if opts.GPUs.Of > 0 && opts.GPUs.N == 0 && remote.OpenCLBytes == 0 && remote.Programs == "" && len(machines.Away()) == 0 {
 		return nil, nil //nolint:nilnil // it has none
 	}
-	gpus := gpu.New(gpu.Config{
+	node := gpu.New(gpu.Config{
 		Part: opts.GPUs, Allow: opts.GPUAllow, Kinds: kinds, CDIDirs: opts.CDIDirs, Remote: remote, Passthrough: machines, PassthroughGPUs: opts.PassthroughGPUs, Log: log,
 	})
-	cfg.GPUs = gpus.Read
-	return gpus, nil
+	cfg.GPUs = node.Read
+	if opts.RemoteGPUs.All {
+		meter := gpu.NewMeter(node)
+		go meter.Run(ctx)
+		cfg.Loads = meter.Loads
+	}
+	return node, nil
 }
 
 // openPassthrough opens what gives GPUs to virtual machines, and takes back those that an earlier agent has given. Where several nodes are one machine,

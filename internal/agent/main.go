@@ -26,6 +26,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/inventory"
 	"github.com/nearmetal/nearmetal/internal/machine/bootbin"
 	"github.com/nearmetal/nearmetal/internal/memberbin"
+	"github.com/nearmetal/nearmetal/internal/roundtrip"
 )
 
 // Main wires a node agent from its options and runs it until ctx ends.
@@ -104,6 +105,9 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	}
 	go sampler.Run(ctx)
 	cfg.Energy = sampler
+	cfg.RoundTrips = func(ctx context.Context, peers []netip.Addr) (map[netip.Addr]time.Duration, error) {
+		return roundtrip.Measure(ctx, underlay, peers)
+	}
 	gpus, err := openGPUs(ctx, &cfg, opts, dir, log)
 	if err != nil {
 		return err

@@ -170,6 +170,8 @@ func (a *Agent) session(agentCtx context.Context) (taken bool, err error) {
 			go a.checkHost(ctx, stream, *down.CheckHost)
 		case down.CheckNetwork != nil:
 			go a.checkNetwork(ctx, stream, *down.CheckNetwork)
+		case down.Measure != nil:
+			go a.measure(ctx, stream, *down.Measure)
 		case down.LogAck != nil:
 			first := !requested[down.LogAck.JobID]
 			requested[down.LogAck.JobID] = true

@@ -35,6 +35,8 @@ type Down struct {
 	CheckHost *CheckHost `json:"check_host,omitempty"`
 	// CheckNetwork asks whether a network is in force on the node, and hears its peers.
 	CheckNetwork *CheckNetwork `json:"check_network,omitempty"`
+	// Measure asks what is measured of GPUs that the node hands out.
+	Measure *Measure `json:"measure,omitempty"`
 	// Refused tells the agent why the server does not take it; the stream ends.
 	Refused string `json:"refused,omitempty"`
 }
@@ -53,7 +55,9 @@ type Up struct {
 	HostChecked *HostChecked `json:"host_checked,omitempty"`
 	// NetworkChecked answers CheckNetwork.
 	NetworkChecked *NetworkChecked `json:"network_checked,omitempty"`
-	Spans          []Span          `json:"spans,omitempty"`
+	// Measured answers Measure.
+	Measured *Measured `json:"measured,omitempty"`
+	Spans    []Span    `json:"spans,omitempty"`
 	// Counts are the counters of ports.
 	Counts *PortCounts `json:"counts,omitempty"`
 	// Uses are what the members on the node have used, by assignment ID.

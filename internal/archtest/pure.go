@@ -21,6 +21,7 @@ var planners = []planner{
 	{"internal/offer", []string{"./api"}},
 	{"internal/placement", []string{"./api", "./internal/pool", "./internal/resource", "./internal/resource/device"}},
 	{"internal/lifecycle", []string{"./api"}},
+	{"internal/gpumeasure", []string{"./api"}},
 	{"internal/usage", []string{"./api", "./internal/resource"}},
 	{"internal/machine/compatibility", []string{"./api"}},
 	{"internal/machine/cleaning/plan", nil},

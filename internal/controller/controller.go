@@ -56,6 +56,8 @@ type Agents interface {
 	PowerOffProblem(node string) string
 	// Faults are the errors that a node's hardware has counted, as its connected agent says; false: it has not said.
 	Faults(node string) (api.HardwareFaults, bool)
+	// Measure asks a node's agent about the GPUs that it hands out, and how far it is to these peers.
+	Measure(ctx context.Context, node string, peers []netip.Addr) (agentstream.Measured, error)
 	// Builds are the last reports from connected nodes about builds, by node.
 	Builds() map[string][]agentstream.BuildObserved
 	// Datasets are the last reports from connected nodes about datasets.
@@ -222,6 +224,7 @@ func (l *leader) lead(ctx context.Context) error {
 	var measured sync.WaitGroup
 	measured.Go(func() { l.keepEnergy(ctx) })
 	measured.Go(func() { l.keepDataFigures(ctx) })
+	measured.Go(func() { l.keepMeasures(ctx) })
 	defer measured.Wait()
 	defer cancel()
 	if n, err := l.writer.CollectGarbage(ctx); err != nil {

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -26,8 +27,11 @@ import (
 // scripted are agents that say what a test wants.
 type scripted struct {
 	faults map[string]api.HardwareFaults
-	clean  map[string][]string // by node
-	jobs   map[string]agentstream.JobObserved
+	// measured are what agents measure, asked the peers that they were asked about last, by node.
+	measured map[string]agentstream.Measured
+	asked    map[string][]netip.Addr
+	clean    map[string][]string // by node
+	jobs     map[string]agentstream.JobObserved
 	// logBytes is how much output is stored, by run.
 	logBytes map[string]int64
 	members  map[string]monitor.MemberState
@@ -61,6 +65,14 @@ func (s *scripted) Node(name string) (api.NodePhase, time.Time, string) {
 		return api.NodeDown, time.Time{}, ""
 	}
 	return api.NodeReady, time.Time{}, ""
+}
+
+func (s *scripted) Measure(_ context.Context, node string, peers []netip.Addr) (agentstream.Measured, error) {
+	if s.asked == nil {
+		s.asked = map[string][]netip.Addr{}
+	}
+	s.asked[node] = peers
+	return s.measured[node], nil
 }
 
 func (s *scripted) Reported(string) bool { return true }

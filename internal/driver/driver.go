@@ -66,6 +66,24 @@ type GPUServer struct {
 	Node string `json:"node"`
 }
 
+// GPUMeter is the ability to tell what the servers of remote GPUs on this host do.
+type GPUMeter interface {
+	// ServedGPUs returns the servers that were started and whose numbers can be read.
+	ServedGPUs() []ServedGPU
+}
+
+// ServedGPU is a server of remote GPUs on this host.
+type ServedGPU struct {
+	// ID is its assignment, Devices are the IDs of the GPUs that it serves.
+	ID      string
+	Devices []string
+	// CPUSeconds is what its processes have used of the processor, CPUs how many CPUs it may use.
+	CPUSeconds float64
+	CPUs       int
+	// Service is what it says that it did.
+	Service api.GPUService
+}
+
 // Mount is a host directory that a member has at a path of its own. What is in it has the host's IDs that the cluster's user namespaces have.
 type Mount struct {
 	Source   string `json:"source"`

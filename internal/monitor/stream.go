@@ -29,13 +29,14 @@ type stream struct {
 	homes        questions[agentstream.HomeCounted]
 	checks       questions[agentstream.HostChecked]
 	networks     questions[agentstream.NetworkChecked]
+	measures     questions[agentstream.Measured]
 }
 
 func newStream(conn *agentstream.ServerConn, cancel context.CancelCauseFunc) *stream {
 	return &stream{
 		conn: conn, cancel: cancel, woken: make(chan struct{}, 1), acks: map[string]agentstream.LogAck{}, asked: map[string]*followed{},
 		unasked: map[int64]agentstream.Down{}, homes: newQuestions[agentstream.HomeCounted](homeLimits()), checks: newQuestions[agentstream.HostChecked](checkLimits()),
-		networks: newQuestions[agentstream.NetworkChecked](networkLimits()),
+		networks: newQuestions[agentstream.NetworkChecked](networkLimits()), measures: newQuestions[agentstream.Measured](measureLimits()),
 	}
 }
 
@@ -225,6 +226,8 @@ func (m *Monitor) receive(ctx context.Context, name string, s *stream) error {
 			s.checks.take(s, *up.HostChecked)
 		case up.NetworkChecked != nil:
 			s.networks.take(s, *up.NetworkChecked)
+		case up.Measured != nil:
+			s.measures.take(s, *up.Measured)
 		case up.Counts != nil:
 			m.count(name, s, up.Counts)
 		case up.Uses != nil:

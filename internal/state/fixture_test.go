@@ -107,6 +107,10 @@ func writeNodes(w *world) {
 	w.reach(w.leader.CommitFaults(ctx, w.cache.View().Node("node-0"), api.FaultRecord{
 		Node: "node-0", HardwareFaults: api.HardwareFaults{Boot: "b", Memory: []api.MemoryFaults{{Controller: "mc0", Corrected: 2}}, Disks: []api.DiskFaults{{Name: "sda", Serial: "s", Failing: "its SMART status predicts its failure"}}}, ToldAt: now,
 	}, []api.Event{{Time: now, Node: "node-0", Reason: api.ReasonHardwareFault, Message: "disk sda fails"}}))
+	w.reach(w.leader.PutMeasures(ctx, api.NodeMeasures{
+		Node: "node-0", Loads: map[string]api.GPULoad{"gpu0": {Busy: 0.5, At: now}}, RoundTrips: map[string]api.RoundTrip{"node-1": {Seconds: 2e-5, At: now}},
+		Served: map[string]api.GPUService{"c1-0.1-d1": {Calls: 3, Waits: 2, BusySeconds: 1.5, WaitSeconds: 1e-5}},
+	}))
 	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Devices: map[string]int64{"gpu/slices": 7}, From: now}, time.Time{}))
 	w.reach(w.leader.PutEnergy(ctx, []api.EnergyRecord{{
 		Node: "node-0", Hour: now.Truncate(time.Hour), From: now, To: now.Add(time.Minute), Counter: api.EnergyAmount{MeasuredMicrojoules: 6}, Idle: api.EnergyAmount{MeasuredMicrojoules: 1},

@@ -32,6 +32,7 @@ const (
 	prefixNode          = "node/"
 	prefixControl       = "nodecontrol/"
 	prefixFaults        = "nodefaults/"
+	prefixMeasures      = "nodemeasures/"
 	prefixIdentity      = "nodeidentity/"
 	prefixNodeSpan      = "nodespan/"
 	prefixUsage         = "usage/"

@@ -64,6 +64,8 @@ var kinds = []registration{
 	&stored[api.NodeControl]{prefix: prefixControl, of: nodes, take: takeControl, drop: dropControl},
 	// nodefaults/NODE, by the leader, with the events that it says were stored.
 	&stored[api.FaultRecord]{prefix: prefixFaults, of: nodes, take: takeFaults, drop: dropFaults},
+	// nodemeasures/NODE, by the leader, of nodes that hand out GPUs.
+	&stored[api.NodeMeasures]{prefix: prefixMeasures, of: nodes, take: takeMeasures, drop: dropMeasures},
 	// nodeidentity/NODE, written by API handlers, and by the boot API for machines.
 	&stored[api.NodeIdentity]{prefix: prefixIdentity, of: nodes, take: takeIdentity, drop: dropIdentity},
 	// machine/NODE, written by API handlers, and by the leader for what enrols by a token. machinerecord/NODE and hardware/NODE, by the leader.

@@ -79,7 +79,7 @@ func keyIndex(index int) string { return prefixMachineIndex + strconv.Itoa(index
 func (l *Leader) ForgetMachine(ctx context.Context, base *Machine) (int64, error) {
 	name := base.Name()
 	var ops []store.Op
-	for _, prefix := range []string{prefixMachine, prefixMachineRecord, prefixMachineLog, prefixHardware, prefixNode, prefixControl, prefixFaults} {
+	for _, prefix := range []string{prefixMachine, prefixMachineRecord, prefixMachineLog, prefixHardware, prefixNode, prefixControl, prefixFaults, prefixMeasures} {
 		ops = append(ops, store.Op{Key: prefix + name, Delete: true})
 	}
 	for _, mac := range base.Intent.Spec.MACs {

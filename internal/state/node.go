@@ -22,6 +22,8 @@ type Node struct {
 	Identity *api.NodeIdentity
 	// Faults are the errors of its hardware that events have told; nil: none were.
 	Faults *api.FaultRecord
+	// Measures are what was measured of the GPUs that it hands out; nil: nothing was.
+	Measures *api.NodeMeasures
 
 	faultsRevision int64
 }

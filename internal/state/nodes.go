@@ -61,7 +61,7 @@ func (r *Repo) ForgetNode(ctx context.Context, view *View, name string) (int64, 
 		if none != nil && (err != nil || !errors.Is(none, ErrNotFound)) {
 			return 0, none
 		}
-		ops := []store.Op{{Key: prefixNode + name, Delete: true}, {Key: prefixControl + name, Delete: true}, {Key: prefixFaults + name, Delete: true}, {Key: prefixIdentity + name, Delete: true}}
+		ops := []store.Op{{Key: prefixNode + name, Delete: true}, {Key: prefixControl + name, Delete: true}, {Key: prefixMeasures + name, Delete: true}, {Key: prefixFaults + name, Delete: true}, {Key: prefixIdentity + name, Delete: true}}
 		next, err := r.store.Commit(ctx, []store.Cond{{Key: prefixNode + name, Revision: agent}, {Key: prefixIdentity + name, Revision: identity}}, ops)
 		if errors.Is(err, store.ErrConflict) {
 			continue

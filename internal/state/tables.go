@@ -153,6 +153,11 @@ func takeFaults(t *tables, name string, faults *api.FaultRecord, revision int64)
 	return nil
 }
 
+func takeMeasures(t *tables, name string, measures *api.NodeMeasures, _ int64) error {
+	changeNode(t, name, func(n *Node) { n.Measures = measures })
+	return nil
+}
+
 func takeIdentity(t *tables, name string, identity *api.NodeIdentity, _ int64) error {
 	changeNode(t, name, func(n *Node) { n.Identity = identity })
 	return nil
@@ -209,6 +214,8 @@ func dropFaults(t *tables, name string) {
 	dropPart(t, name, func(n *Node) { n.Faults, n.faultsRevision = nil, 0 })
 }
 
+func dropMeasures(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Measures = nil }) }
+
 func dropIdentity(t *tables, name string) { dropPart(t, name, func(n *Node) { n.Identity = nil }) }
 
 // dropMachine follows the end of an intent. A machine's keys go in one commit (Leader.ForgetMachine).
@@ -222,7 +229,7 @@ func dropPart(t *tables, name string, drop func(*Node)) {
 	t.offers = new(mark)
 	next := tableOf(t, nodes).edit(name)
 	drop(next)
-	if next.Machine == nil && next.Agent == nil && next.Control == nil && next.Identity == nil && next.Faults == nil {
+	if next.Machine == nil && next.Agent == nil && next.Control == nil && next.Identity == nil && next.Faults == nil && next.Measures == nil {
 		tableOf(t, nodes).remove(name)
 		return
 	}
