@@ -1,4 +1,4 @@
-//! How much memory clients may have. All clients of a server share one bound: each notes in a table that all of them map what it has, so a client that dies
+//! How much memory clients may have, and the table in which each notes that. All clients of a server share one bound: each notes in a table that all of them map what it has, so a client that dies
 //! gives back all of it.
 
 use std::fs::File;
@@ -6,12 +6,21 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::counts::{Counts, Tally};
+
 /// So many clients have a place in the table.
 pub const PLACES: usize = 512;
 
-/// What each client has, in bytes, by its place.
+/// What a client has, in bytes, and what it has done.
+#[repr(C)]
+struct Place {
+    memory: AtomicU64,
+    tally: Tally,
+}
+
+/// What each client has and has done, by its place.
 pub struct Table {
-    places: *const [AtomicU64; PLACES],
+    places: *const [Place; PLACES],
 }
 
 // SAFETY: the table is made of atomic numbers, and is mapped until the process ends.
@@ -23,14 +32,14 @@ impl Table {
     /// The file of a new table, which processes that are started inherit.
     pub fn file() -> io::Result<OwnedFd> {
         let file = nix::sys::memfd::memfd_create(c"nearmetal-gpu-memory", nix::sys::memfd::MFdFlags::empty())?;
-        File::from(file.try_clone()?).set_len(size_of::<[AtomicU64; PLACES]>() as u64)?;
+        File::from(file.try_clone()?).set_len(size_of::<[Place; PLACES]>() as u64)?;
         Ok(file)
     }
 
     /// Maps the table in a file.
     pub fn map(file: &impl AsFd) -> io::Result<Self> {
         use std::os::fd::AsRawFd;
-        let (length, flags) = (size_of::<[AtomicU64; PLACES]>(), libc::PROT_READ | libc::PROT_WRITE);
+        let (length, flags) = (size_of::<[Place; PLACES]>(), libc::PROT_READ | libc::PROT_WRITE);
         // SAFETY: a new mapping of a file that is long enough, which stays.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), length, flags, libc::MAP_SHARED, file.as_fd().as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {
@@ -39,18 +48,29 @@ impl Table {
         Ok(Table { places: at.cast() })
     }
 
-    fn places(&self) -> &[AtomicU64; PLACES] {
+    fn places(&self) -> &[Place; PLACES] {
         // SAFETY: the mapping is as long, aligned to a page, and stays.
         unsafe { &*self.places }
     }
 
     /// Empties a place, whose client has ended.
     pub fn clear(&self, place: usize) {
-        self.places()[place].store(0, Ordering::SeqCst);
+        self.places()[place].memory.store(0, Ordering::SeqCst);
+        self.places()[place].tally.clear();
+    }
+
+    /// What the client at a place has done.
+    pub fn tally(&self, place: usize) -> &Tally {
+        &self.places()[place].tally
+    }
+
+    /// What the clients at all places have done.
+    pub fn counts(&self) -> Counts {
+        self.places().iter().fold(Counts::default(), |sum, place| sum.and(place.tally.counts()))
     }
 
     fn sum(&self) -> u64 {
-        self.places().iter().fold(0, |sum, place| sum.saturating_add(place.load(Ordering::SeqCst)))
+        self.places().iter().fold(0, |sum, place| sum.saturating_add(place.memory.load(Ordering::SeqCst)))
     }
 }
 
@@ -84,7 +104,7 @@ impl Bound {
 
     fn place(&self) -> &AtomicU64 {
         match &self.table {
-            Some((table, place)) => &table.places()[*place],
+            Some((table, place)) => &table.places()[*place].memory,
             None => &self.own,
         }
     }

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -18,12 +19,16 @@ use gpuremote_transport::{send_with_files, Address};
 use gpuremote_wire::{Hello, Kind, Welcome, TOKEN_BYTES};
 
 use crate::bound::{Table, PLACES};
+use crate::counts::Counts;
 use crate::options::Options;
 
 /// The first argument of a worker process.
 pub const WORKER: &str = "worker";
 /// A stranger that says nothing is not waited for longer.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often it is written what clients have done.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// The first byte of a message to a worker: by what the lane in it comes.
 pub const BY_UNIX: u8 = 0;
@@ -45,6 +50,8 @@ struct Listener {
     office: Option<Office>,
     /// What clients have of their common bound, the file that it is in, and which places are taken; none: each has a bound of its own.
     together: Option<(Table, OwnedFd, Mutex<[bool; PLACES]>)>,
+    /// What clients that have ended had done.
+    ended: Mutex<Counts>,
     workers: Mutex<HashMap<u64, Worker>>,
 }
 
@@ -66,8 +73,13 @@ pub fn run(options: &Options) -> Result<(), String> {
         true => Some(table().map_err(|error| format!("can't make the table of clients' memory: {error}"))?),
         false => None,
     };
-    let listener = Arc::new(Listener { options: options.clone(), office, together, workers: Mutex::default() });
+    let listener = Arc::new(Listener { options: options.clone(), office, together, ended: Mutex::default(), workers: Mutex::default() });
     let mut threads = Vec::new();
+    if let Some(path) = options.counts.clone() {
+        *listener.ended.lock().expect("no one panics with this lock") = Counts::read(&path);
+        let of_thread = Arc::clone(&listener);
+        thread::spawn(move || of_thread.tell(&path));
+    }
     for address in &options.listen {
         let cannot = |error: io::Error| format!("can't listen on {address}: {error}");
         let of_thread = Arc::clone(&listener);
@@ -222,8 +234,32 @@ impl Listener {
     /// Gives a place back, with all that its client had.
     fn free_place(&self, place: Option<usize>) {
         if let (Some(place), Some((table, _, taken))) = (place, &self.together) {
+            let mut ended = self.ended.lock().expect("no one panics with this lock");
+            *ended = ended.and(table.tally(place).counts());
             table.clear(place);
+            drop(ended);
             taken.lock().expect("no one panics with this lock")[place] = false;
+        }
+    }
+
+    /// What all clients have done.
+    fn counts(&self) -> Counts {
+        let ended = self.ended.lock().expect("no one panics with this lock");
+        self.together.as_ref().map_or(*ended, |(table, _, _)| ended.and(table.counts()))
+    }
+
+    /// Writes to a file what clients have done, whenever that has changed.
+    fn tell(&self, path: &Path) {
+        let mut told = None;
+        loop {
+            let counts = self.counts();
+            if told != Some(counts) {
+                match counts.write(path) {
+                    Ok(()) => told = Some(counts),
+                    Err(error) => eprintln!("nearmetal-gpu-server: can't write {}: {error}", path.display()),
+                }
+            }
+            thread::sleep(TELL_EVERY);
         }
     }
 

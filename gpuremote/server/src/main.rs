@@ -1,6 +1,7 @@
 //! `nearmetal-gpu-server` runs the GPU calls of clients, each in a process of its own.
 
 mod bound;
+mod counts;
 mod cuda;
 mod handles;
 mod library;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::os::fd::{BorrowedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use gpuremote_transport::Address;
@@ -24,6 +25,7 @@ Usage: nearmetal-gpu-server --listen ADDRESS [FLAG...]
   --opencl LIBRARY      OpenCL's loader, or a driver (default libOpenCL.so.1)
   --memory-mib N        GPU memory that each client may have, in MiB (default: all there is)
   --memory-together     all clients have that together
+  --counts FILE         write to FILE each second what clients have done; goes with --memory-together
   --clients N           the most clients at a time (default 256)
   --help                print this
 ";
@@ -49,6 +51,8 @@ pub struct Options {
     /// Whether all clients have that together, and a client's place in the table of what each has: the number of an open file, and of the place.
     pub together: bool,
     pub place: Option<(RawFd, usize)>,
+    /// The file that tells what clients have done.
+    pub counts: Option<PathBuf>,
     /// The most clients at a time: each is a process with a context of the driver.
     pub clients: usize,
 }
@@ -67,6 +71,7 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
         memory_bytes: u64::MAX,
         together: false,
         place: None,
+        counts: None,
         clients: 256,
     };
     let mut rest = arguments.into_iter();
@@ -89,6 +94,7 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
                 options.memory_bytes = mib.saturating_mul(1 << 20);
             }
             "--memory-together" => options.together = true,
+            "--counts" => options.counts = Some(value()?.into()),
             "--place" => {
                 let text = value()?;
                 let place = text.split_once(':').and_then(|(file, place)| Some((file.parse().ok()?, place.parse().ok()?)));
@@ -118,6 +124,9 @@ pub fn read(arguments: Vec<String>) -> Result<Options, String> {
     if options.tls.is_some() != options.member.is_some() {
         return Err("--tls and --member go together: the one is this server's certificate, the other who its clients are".into());
     }
+    if options.counts.is_some() && !options.together {
+        return Err("--counts needs --memory-together: clients count in the table of what they have together".into());
+    }
     Ok(options)
 }
 
@@ -146,11 +155,19 @@ impl Options {
 
     /// The bound of a client's memory.
     pub fn bound(&self) -> Result<Arc<Bound>, String> {
-        let Some((file, place)) = self.place else { return Ok(Arc::new(Bound::alone(self.memory_bytes))) };
+        Ok(Arc::new(match self.table()? {
+            Some((table, place)) => Bound::shared(self.memory_bytes, table, place),
+            None => Bound::alone(self.memory_bytes),
+        }))
+    }
+
+    /// The table of what clients have and do, and a client's place in it; none where each has a bound of its own.
+    pub fn table(&self) -> Result<Option<(Table, usize)>, String> {
+        let Some((file, place)) = self.place else { return Ok(None) };
         // SAFETY: the server that started this process left the file open for it.
         let file = unsafe { BorrowedFd::borrow_raw(file) };
         let table = Table::map(&file).map_err(|error| format!("can't map what clients have of the memory: {error}"))?;
-        Ok(Arc::new(Bound::shared(self.memory_bytes, table, place)))
+        Ok(Some((table, place)))
     }
 }
 
@@ -173,6 +190,7 @@ mod tests {
             ("--memory-mib 0", "number of MiB"),
             ("--clients 0", "number of clients"),
             ("--what", "unknown flag --what"),
+            ("--counts /c", "--counts needs --memory-together"),
         ] {
             assert!(read(words(text)).unwrap_err().contains(complaint), "{text}");
         }

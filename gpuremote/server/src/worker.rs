@@ -7,11 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{mpsc, Arc, Mutex, OnceLock};
 use std::thread;
+use std::time::Instant;
 
 use gpuremote_transport::{map_arena, receive_with_files, send_with_files, shared_arena, shared_rings, Lane, Mapping};
 use gpuremote_wire::{session_calls, Call, Decoder, Encoder, Malformed, Reply, Welcome, TOKEN_BYTES};
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
+use crate::bound::Table;
 use crate::cuda;
 use crate::library::{self, Libraries};
 use crate::listen::{BY_UNIX, STRIPE};
@@ -75,6 +77,8 @@ pub struct Session {
     cuda: OnceLock<Result<Arc<cuda::Shared>, String>>,
     opencl: OnceLock<Result<Arc<opencl::Shared>, String>>,
     libraries: Libraries,
+    /// Where what the client does is counted: the table, and its place there.
+    table: Option<(Table, usize)>,
 }
 
 impl Session {
@@ -192,6 +196,7 @@ pub fn run(options: &Options) -> Result<(), String> {
         cuda: OnceLock::new(),
         opencl: OnceLock::new(),
         libraries: Libraries::default(),
+        table: options.table()?,
     });
     watch(&session, &control).map_err(|error| format!("a session ended: {error}"))?;
     // Lanes may still run GPU calls, whose libraries an orderly exit would take apart under them. The system frees what the process has.
@@ -281,6 +286,8 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
     let mut apis: HashMap<u8, Box<dyn Api>> = HashMap::from([(session_calls::API, Box::new(SessionCalls) as Box<dyn Api>)]);
     let mut arguments = Vec::new();
     let mut values = Encoder::default();
+    let tally = session.table.as_ref().map(|(table, place)| table.tally(*place));
+    let mut answered: Option<Instant> = None;
     loop {
         let mut header = [0; Call::BYTES];
         match link.lane.read(&mut header) {
@@ -288,6 +295,9 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
             read => read?,
         }
         let call = Call::from_bytes(&header)?;
+        if let (Some(tally), Some(answered)) = (tally, answered.take()) {
+            tally.called_again(answered.elapsed());
+        }
         // A copy of its own, because a hostile client could change what lies in shared memory while it is checked.
         arguments.resize(call.length as usize, 0);
         link.lane.read(&mut arguments)?;
@@ -298,6 +308,7 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
             Entry::Occupied(api) => api.into_mut(),
             Entry::Vacant(place) => place.insert(session.open(call.api)?),
         };
+        let begun = (tally.is_some() && call.replies).then(Instant::now);
         // While its caller waits, nobody can count on what a call does. A call without a reply must have begun before later ones do.
         let blocks = call.replies && api.blocks(call.function);
         if blocks {
@@ -311,6 +322,15 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
         }
         if let Outcome::Status(status) = outcome {
             link.settle(status, values.bytes())?;
+        }
+        match (tally, begun) {
+            (Some(tally), Some(begun)) => {
+                let now = Instant::now();
+                tally.answered(now - begun);
+                answered = Some(now);
+            }
+            (Some(tally), None) => tally.call(),
+            (None, _) => {}
         }
     }
 }

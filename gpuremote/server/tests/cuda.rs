@@ -385,3 +385,42 @@ fn clients_are_bounded() {
         assert!(since.elapsed() < support::PATIENCE, "nobody may come after the first client has left");
     }
 }
+
+/// The server tells in a file what clients did, also of those that have ended, and goes on from there when it is started again.
+#[test]
+fn what_clients_did_is_told_in_a_file() {
+    const TEST: &str = "what_clients_did_is_told_in_a_file";
+    if role().is_some() {
+        let driver = Driver::open();
+        driver.begin().unwrap();
+        let address = driver.allocate(4);
+        driver.write(address, &[1f32]);
+        for _ in 0..20 {
+            assert_eq!(driver.read(address, 1), [1f32]);
+        }
+        return;
+    }
+    let folder = support::Scratch::new();
+    let file = folder.0.join("counts");
+    let flags = ["--memory-mib", "64", "--memory-together", "--counts", file.to_str().unwrap()];
+    let number = |name: &str| -> u64 {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok()).next().unwrap_or(0)
+    };
+    let mut before = 0;
+    for _ in 0..2 {
+        let server = Server::start(&flags);
+        let since = std::time::Instant::now();
+        for address in [&server.unix, &server.tcp] {
+            assert!(wait(&mut program(TEST, "program", address).spawn().unwrap()).success());
+            let wanted = before + 20;
+            while number("waits ") < wanted {
+                assert!(since.elapsed() < support::PATIENCE, "{} calls were waited for, want {wanted}", number("waits "));
+                thread::yield_now();
+            }
+            before = number("waits ");
+        }
+        assert!(number("calls ") > before, "{} calls, of which {before} were waited for", number("calls "));
+        assert!(number("busy_ns ") > 0 && number("wait_ns ") > 0);
+    }
+}

@@ -99,7 +99,7 @@ func gpuServerArgs(a *api.Assignment) []string {
 	}
 	return []string{
 		gpu.Dir + "/server", "--supervise", "--listen", fmt.Sprintf("tcp:%s:%d", a.Address(), api.PortGPUServer), "--listen", "unix:" + gpuSocket,
-		"--memory-mib", fmt.Sprint(least), "--memory-together", "--tls", gpuTLSDir, "--member", member.String(),
+		"--memory-mib", fmt.Sprint(least), "--memory-together", "--counts", gpuSocketDir + "/" + gpuCountsName, "--tls", gpuTLSDir, "--member", member.String(),
 	}
 }
 

@@ -51,7 +51,7 @@ func TestAServerIsAContainerOfItsClusterWithTheMembersPart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "/run/nearmetal-gpu/server --supervise --listen tcp:10.64.16.4:7070 --listen unix:/run/nearmetal-gpu/socket/server --memory-mib 256 --memory-together --tls /etc/nearmetal/tls --member nearmetal://workload/u1/u1.c-0.1"
+	const want = "/run/nearmetal-gpu/server --supervise --listen tcp:10.64.16.4:7070 --listen unix:/run/nearmetal-gpu/socket/server --memory-mib 256 --memory-together --counts /run/nearmetal-gpu/socket/counts --tls /etc/nearmetal/tls --member nearmetal://workload/u1/u1.c-0.1"
 	if got := strings.Join(spec.Process.Args, " "); got != want {
 		t.Errorf("its first process is\n%s, want\n%s", got, want)
 	}
