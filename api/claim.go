@@ -74,6 +74,8 @@ type DeviceClaim struct {
 	Why string `json:"why,omitempty"`
 	// Cost is, of a GPU, what kernels were expected to take by it when it was chosen, in times of what they take on a local one; 0: nothing was expected.
 	Cost float64 `json:"cost,omitempty"`
+	// Figures tells people which figures that rests on: which were measured, and how long before.
+	Figures string `json:"figures,omitempty"`
 }
 
 // PortKind is what a member's end of a network is.

@@ -68,6 +68,11 @@ type MemberDevice struct {
 	Why    string `json:"why,omitempty"`
 	// Cost is, of a GPU, what kernels were expected to take by it when it was chosen, in times of what they take on a local one; 0: nothing was expected.
 	Cost float64 `json:"cost,omitempty"`
+	// Figures tells people which figures that rests on. Service is what the server did, and Observed how many times as long as the server's own work the
+	// calls took that programs waited for; nil and 0 where nothing is known.
+	Figures  string      `json:"figures,omitempty"`
+	Service  *GPUService `json:"service,omitempty"`
+	Observed float64     `json:"observed,omitempty"`
 }
 
 // DeviceUse is a part of a device of a node, and the member that holds it.

@@ -54,6 +54,7 @@ func (p *pass) admit(ctx context.Context) error {
 		p.soonerRaw(next)
 		return nil
 	}
+	p.room.Now = p.now
 	free, err := p.room.Update(p.view, p.Available)
 	if err != nil {
 		return err

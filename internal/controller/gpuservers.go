@@ -41,6 +41,7 @@ func (p *pass) gpuServers(ctx context.Context) (placed bool, err error) {
 				continue
 			}
 			if free == nil {
+				p.room.Now = p.now
 				room, err := p.room.Update(p.view, p.Available)
 				if err != nil {
 					return false, errors.Join(append(errs, err)...)

@@ -2,11 +2,13 @@ package controller
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/agentstream"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
 	"github.com/nearmetal/nearmetal/internal/monitor"
 	"github.com/nearmetal/nearmetal/internal/situation"
@@ -287,5 +289,42 @@ func TestAMemberWithoutAServerGoesBeforeOneWhoseServerIsToLeave(t *testing.T) {
 	view := l.mustPass()
 	if a, b := serversOf(view.Cluster("a"))["a-0"], serversOf(view.Cluster("b"))["b-0"]; a != "n2" || b != "n4" {
 		t.Errorf("a's server is on %q and b's on %q, want a's to stay on n2, since b has none and gets n4", a, b)
+	}
+}
+
+func TestNodesThatHandOutGPUsMeasureWhatChoicesRestOn(t *testing.T) {
+	l := newLed(t, memory.New())
+	l.gpuNode("n1", 4, 0)
+	l.gpuNode("n2", 0, 1)
+	l.mustPass()
+	l.agents.measured = map[string]agentstream.Measured{"n2": {
+		Loads: map[string]float64{"n2-gpu0": 0.25}, RoundTrips: map[netip.Addr]float64{netip.MustParseAddr("198.18.0.1"): 3e-5},
+		Served: map[string]api.GPUService{"x": {Calls: 7}},
+	}}
+	asked := map[string]time.Time{}
+	l.lead.measure(t.Context(), asked)
+	if got := l.agents.asked; len(got) != 1 || len(got["n2"]) != 1 || got["n2"][0].String() != "198.18.0.1" {
+		t.Errorf("asked were %v, want n2 alone, about n1", got)
+	}
+	l.agents.asked = nil
+	l.now = l.now.Add(measuresEvery - time.Second)
+	if l.lead.measure(t.Context(), asked); len(l.agents.asked) > 0 {
+		t.Errorf("before half a minute was over, %v were asked again", l.agents.asked)
+	}
+	l.until("what was measured", func(v *state.View) bool { return v.Node("n2").Measures != nil })
+	if m := l.cache.View().Node("n2").Measures; m.Loads["n2-gpu0"].Busy != 0.25 || m.RoundTrips["n1"].Seconds != 3e-5 || m.Served["x"].Calls != 7 {
+		t.Errorf("stored is %+v", m)
+	}
+	l.askGPUs("a", 1, api.WayRemote, 1<<30)
+	c := l.untilIs("ready", "a", isReady)
+	for a := range c.Held() {
+		if a.ServesGPU() && !strings.Contains(a.Devices[0].Figures, "round trip of 30us measured 29s before") {
+			t.Errorf("the figures of its claim are %q, want the measured round trip", a.Devices[0].Figures)
+		}
+	}
+	l.agents.down["n2"] = true
+	l.now = l.now.Add(time.Hour)
+	if l.lead.measure(t.Context(), asked); len(l.agents.asked) > 0 {
+		t.Errorf("a node that is down was asked: %v", l.agents.asked)
 	}
 }

@@ -60,8 +60,9 @@ type chooser struct {
 	taken map[int32]int64
 	// shared is how many members of the fit have a part of a GPU.
 	shared map[deviceOn]int
-	// servers are the nodes that may serve requests for remote GPUs.
+	// servers are the nodes that may serve requests for remote GPUs. trips are the shortest round trips that were measured; nil: nobody asked.
 	servers []*servers
+	trips   *[distances]float64
 }
 
 // member is one that is to get devices.

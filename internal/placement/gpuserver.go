@@ -70,7 +70,8 @@ type offer struct {
 	// better is how many nearer ones have too little free; busy: there are nearer ones with enough, whose GPUs more members share.
 	better int
 	busy   bool
-	// cost is what kernels take by it, in times of what they take on a local GPU.
+	// way is what lies between, cost what kernels take by that, in times of what they take on a local GPU.
+	way  serverWay
 	cost float64
 }
 
@@ -78,9 +79,10 @@ type offer struct {
 // nearest has precedence, then that with the most memory free. It reports whether there are enough.
 func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool {
 	all, better := c.serversFor(r), 0
+	trips := c.shortestTrips()
 	var best *offer
 	for distance := range distances {
-		if best != nil && best.cost <= leastCost(distance) {
+		if best != nil && best.cost <= leastCost(distance, trips[distance]) {
 			break
 		}
 		near := all.at(&c.s.view, m.home, distance)
@@ -105,14 +107,19 @@ func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool
 
 // best returns the best server of those at a distance that have enough, nil for none.
 func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceRequest) (best *offer) {
-	rate := c.s.view.linkRate(home)
+	v := &c.s.view
+	rate, surveyed := v.linkRate(home)
 	for _, s := range near {
 		if c.count(s, r); !s.enough || distance != sameNode && s.node == home {
 			continue
 		}
-		cost := serverCost(distance, min(rate, s.rate), s.sharers)
-		if best == nil || cost < best.cost || cost == best.cost && s.left > best.left {
-			best = &offer{server: *s, cost: cost}
+		way := serverWay{distance: distance, rate: min(rate, s.rate), share: s.share}
+		if trip, ok := v.trip(s.node, home); ok {
+			way.trip = trip.Seconds
+		}
+		if cost := way.cost(); best == nil || cost < best.cost || cost == best.cost && s.left > best.left {
+			best = &offer{server: *s, way: way, cost: cost}
+			best.surveyed = surveyed && s.surveyed
 		}
 	}
 	return best
@@ -146,7 +153,17 @@ func (c *chooser) explainServer(m *member, request int, chosen offer) {
 	c.why(m, request, why)
 	for i := range m.parts[request] {
 		m.parts[request][i].claim.Cost = chosen.cost
+		m.parts[request][i].claim.Figures = c.s.view.figures(&chosen, m.home)
 	}
+}
+
+// shortestTrips are those of the view, found once for a fit.
+func (c *chooser) shortestTrips() [distances]float64 {
+	if c.trips == nil {
+		trips := c.s.view.shortestTrips()
+		c.trips = &trips
+	}
+	return *c.trips
 }
 
 // FitServer chooses the remote GPUs of a member of a group that is on a node already. The text says what is missing; nothing is chosen then.

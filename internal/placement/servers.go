@@ -1,6 +1,8 @@
 package placement
 
 import (
+	"time"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource/device"
 )
@@ -11,14 +13,21 @@ import (
 // server is a node that may serve a request, with what is free there.
 type server struct {
 	node int32
-	// rate is that of the node's link, in bits a second.
-	rate int64
+	// rate is that of the node's link, in bits a second; surveyed: a survey told it.
+	rate     int64
+	surveyed bool
 	// left is how much memory is free of the GPU that has the most, in MiB; enough: it has GPUs and memory for one more member.
 	left    int64
 	enough  bool
 	counted bool
-	// sharers are how many others have parts of the GPU that is shared by most, of those that the member would get.
+	// sharers are how many others have parts of the GPU that is shared by most, of those that the member would get. share is how many times as long as alone
+	// programs take on it, because of them.
 	sharers int
+	share   float64
+	// load is how busy that GPU was at loaded, zero: nothing was measured. newest are how many of the sharers did not count for that yet.
+	load   float64
+	loaded time.Time
+	newest int
 }
 
 // servers are the nodes that may serve one request.
@@ -55,7 +64,8 @@ func (c *chooser) serversFor(r api.DeviceRequest) *servers {
 		if !c.mayServe(id, r) {
 			continue
 		}
-		s := &server{node: id, rate: v.linkRate(id)}
+		s := &server{node: id}
+		s.rate, s.surveyed = v.linkRate(id)
 		all.all, all.byNode[id] = append(all.all, s), s
 		for f := range fabrics {
 			if n := v.rows[id].leaves[f]; n >= 0 {
@@ -121,7 +131,7 @@ func (c *chooser) count(s *server, r api.DeviceRequest) {
 	if s.counted {
 		return
 	}
-	s.left, s.enough, s.counted, s.sharers = 0, false, true, 0
+	*s = server{node: s.node, rate: s.rate, surveyed: s.surveyed, counted: true, share: 1}
 	tree := c.tree(s.node)
 	if tree == nil {
 		return
@@ -130,7 +140,7 @@ func (c *chooser) count(s *server, r api.DeviceRequest) {
 	for _, d := range c.serving(s.node, r) {
 		s.left = max(s.left, int64(tree.Room(device.Part{Device: d.ID, Way: r.Way})))
 		if len(takes) < r.Count && tree.Room(device.Part{Device: d.ID, Way: r.Way, Times: r.Times()}) > 0 {
-			s.sharers = max(s.sharers, c.sharersOf(s.node, d.ID))
+			c.countSharers(s, d.ID)
 			takes = append(takes, api.DeviceClaim{Class: r.Class, Device: d.ID, Way: r.Way, Takes: taken(d.Ways[r.Way].Takes, r.Times())})
 		}
 	}
@@ -146,20 +156,38 @@ func (c *chooser) changed(id int32) {
 	}
 }
 
-// sharersOf is how many members have parts of a GPU.
-func (c *chooser) sharersOf(id int32, of string) (n int) {
-	shares := func(claims []api.DeviceClaim) {
-		for i := range claims {
-			if d := &claims[i]; d.Device == of && d.Class == api.ClassGPU && d.Way == api.WayRemote {
-				n++
+// countSharers notes of a server how much one of its GPUs is used, where that is the one that is used most.
+func (c *chooser) countSharers(s *server, of string) {
+	load, measured := c.s.view.load(s.node, of)
+	// Those of the fit have not even begun.
+	sharers, newest := c.shared[deviceOn{s.node, of}], c.shared[deviceOn{s.node, of}]
+	for _, h := range c.s.view.nodes[s.node].holders {
+		if n := partsOf(h.assignment.Devices, of); n > 0 {
+			sharers += n
+			if h.assignment.TakenAt.After(load.At.Add(-loadInterval)) {
+				newest += n
 			}
 		}
 	}
-	for _, h := range c.s.view.nodes[id].holders {
-		shares(h.assignment.Devices)
+	held := partsOf(c.s.view.claims[s.node], of)
+	sharers, newest = sharers+held, newest+held
+	if share := sharing(load.Busy, measured, sharers, newest); share >= s.share {
+		s.share, s.sharers = share, sharers
+		s.load, s.loaded, s.newest = 0, time.Time{}, 0
+		if measured {
+			s.load, s.loaded, s.newest = load.Busy, load.At, newest
+		}
 	}
-	shares(c.s.view.claims[id])
-	return n + c.shared[deviceOn{id, of}]
+}
+
+// partsOf counts the parts of a GPU among claims.
+func partsOf(claims []api.DeviceClaim, of string) (n int) {
+	for i := range claims {
+		if d := &claims[i]; d.Device == of && d.Class == api.ClassGPU && d.Way == api.WayRemote {
+			n++
+		}
+	}
+	return n
 }
 
 // deviceOn is a device of a node.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource"
@@ -67,6 +68,9 @@ type View struct {
 	platforms *intern[platform]
 	labels    *intern[map[string]string]
 	leaves    *intern[leaf]
+	// measures are what was measured of nodes that hand out GPUs, by name; now is the time by which that is fresh.
+	measures map[string]*api.NodeMeasures
+	now      time.Time
 	// pods number the pods of leaf switches.
 	pods map[string]int32
 	// placed counts the nodes whose leaf switch is known, by fabric.
@@ -127,7 +131,7 @@ type holding struct {
 func NewView() *View {
 	return &View{
 		ids: map[string]int32{}, holdings: map[string]*holding{}, layouts: map[string]*layout{},
-		platforms: newIntern[platform](), labels: newIntern[map[string]string](), leaves: newIntern[leaf](), pods: map[string]int32{},
+		platforms: newIntern[platform](), labels: newIntern[map[string]string](), leaves: newIntern[leaf](), pods: map[string]int32{}, measures: map[string]*api.NodeMeasures{},
 	}
 }
 

@@ -60,7 +60,7 @@ func (e *Explainer) site() *Site {
 }
 
 func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {
-	room := Room{Offers: offers, Fabrics: s.fabrics, Encrypted: s.Encrypted}
+	room := Room{Offers: offers, Fabrics: s.fabrics, Encrypted: s.Encrypted, Now: s.Now}
 	free, err := room.Update(s.View, s.Available)
 	if err != nil {
 		return plan{}, err

@@ -23,6 +23,8 @@ type Room struct {
 	Fabrics Fabrics
 	// Encrypted: the underlay is.
 	Encrypted bool
+	// Now is the time by which measurements are fresh; zero: none is.
+	Now time.Time
 
 	free *placement.View
 	last *state.View
@@ -46,6 +48,7 @@ func (r *Room) Update(view *state.View, available func(node string) placement.Av
 		}
 	}
 	r.last = view
+	r.free.SetTime(r.Now)
 	return r.free, nil
 }
 
@@ -141,6 +144,7 @@ func (r *Room) build(view *state.View, available func(node string) placement.Ava
 	}
 	for _, n := range view.Nodes {
 		free.SetWindow(n.Name, lifecycle.WindowBegins(n.Control))
+		free.SetMeasures(n.Name, n.Measures)
 	}
 	r.free = free
 	return nil
@@ -227,6 +231,7 @@ func (r *Room) followNodes(view *state.View, available func(node string) placeme
 			r.free.SetNode(r.record(view, n), r.available[n.Name])
 		}
 		r.free.SetWindow(n.Name, lifecycle.WindowBegins(n.Control))
+		r.free.SetMeasures(n.Name, n.Measures)
 	}
 	for _, n := range view.Nodes {
 		was, offered := r.available[n.Name]
@@ -258,6 +263,7 @@ func (r *Room) followVolumes(view *state.View) map[string]bool {
 // remove takes a node out of what is offered.
 func (r *Room) remove(name string) {
 	r.free.RemoveNode(name)
+	r.free.SetMeasures(name, nil)
 	delete(r.available, name)
 }
 

@@ -26,15 +26,15 @@ var gpuServerGuards = []Mutant{
 	{
 		Guard:   "of nodes with enough, the nearest serves a member",
 		File:    "internal/placement/gpucost.go",
-		Find:    "if distance != sameNode {",
-		Replace: "if distance == sameNode {",
+		Find:    "if w.distance != sameNode {",
+		Replace: "if w.distance == sameNode {",
 		Test:    "./internal/placement TestAMemberUsesTheNearestGPUWithEnoughMemory",
 	},
 	{
 		Guard:   "a GPU that members share costs more than one that nobody uses",
 		File:    "internal/placement/gpucost.go",
-		Find:    "(1 + busy*float64(sharers))",
-		Replace: "(1 + 0*float64(sharers))",
+		Find:    "return 1 + busy*float64(sharers)",
+		Replace: "return 1 + 0*float64(sharers)",
 		Test:    "./internal/placement TestASharedGPUIsLeftForOneThatCostsLess",
 	},
 	{
