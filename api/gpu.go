@@ -126,6 +126,8 @@ type NodeGPU struct {
 	Passthrough *GPUPassthrough `json:"passthrough,omitempty"`
 	// Bare: nothing but its place on the PCI bus is known, so only virtual machines can have it.
 	Bare bool `json:"bare,omitempty"`
+	// Load is how busy it was when that was measured last; nil: not known. The site says so, not the agent's record.
+	Load *GPULoad `json:"load,omitempty"`
 	// Problems are why it is not offered to members, one a line.
 	Problems []string `json:"problems,omitempty"`
 }

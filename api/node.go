@@ -273,6 +273,8 @@ type Node struct {
 	AllocatedDiskBytes   int64    `json:"allocated_disk_bytes,omitempty"`
 	QuarantinedCores     int      `json:"quarantined_cores"`
 	Members              []string `json:"members"`
+	// RoundTrips are how far it is to other nodes, as a node measures that hands out GPUs.
+	RoundTrips map[string]RoundTrip `json:"round_trips,omitempty"`
 	// GPUUses are who holds which part of the node's GPUs.
 	GPUUses []DeviceUse `json:"gpu_uses,omitempty"`
 	// Machine is set for a node whose power and boot are ours, Agent for one whose agent has called, Control while operators want something of it.

@@ -151,7 +151,7 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 			if visible {
 				holder = name + "/" + a.Member
 			}
-			nodes[i].GPUUses = append(nodes[i].GPUUses, gpuUses(a, holder)...)
+			nodes[i].GPUUses = append(nodes[i].GPUUses, gpuUses(v, a, holder)...)
 			if visible && !a.IsSnapshot() { // servers of members' GPUs included: a drained node is not empty before they are gone
 				nodes[i].Members = append(nodes[i].Members, name+"/"+a.Member)
 			}
@@ -170,14 +170,38 @@ func joinNodes(v *state.View, seen Observed, p tenancy.Principal) []api.Node {
 	return nodes
 }
 
-// gpuUses are the GPUs of its node that an assignment holds.
-func gpuUses(a *api.Assignment, holder string) (uses []api.DeviceUse) {
+// gpuUses are the GPUs of its node that an assignment holds, with what its server did. holder is its member, "" for one that the reader does not see: of
+// that they see what it holds, and not what it does.
+func gpuUses(v *state.View, a *api.Assignment, holder string) (uses []api.DeviceUse) {
 	for _, d := range devicesOf(a) {
-		if d.Class == api.ClassGPU {
-			uses = append(uses, api.DeviceUse{MemberDevice: d, Member: holder})
+		if d.Class != api.ClassGPU {
+			continue
 		}
+		if n := v.Node(a.Node); holder != "" && n != nil && n.Measures != nil {
+			if s, ok := n.Measures.Served[a.ID]; ok {
+				d.Service, d.Observed = &s, s.Cost()
+			}
+		}
+		if holder == "" {
+			d.Figures = ""
+		}
+		uses = append(uses, api.DeviceUse{MemberDevice: d, Member: holder})
 	}
 	return uses
+}
+
+// loaded are the GPUs of a node with how busy they were when that was measured last.
+func loaded(gpus []api.NodeGPU, measured *api.NodeMeasures) []api.NodeGPU {
+	if measured == nil || len(measured.Loads) == 0 {
+		return gpus
+	}
+	gpus = slices.Clone(gpus)
+	for i := range gpus {
+		if load, ok := measured.Loads[gpus[i].ID]; ok {
+			gpus[i].Load = &load
+		}
+	}
+	return gpus
 }
 
 // joinNode makes what is seen of one node, without its machine, its offer and what is on it.
@@ -186,13 +210,16 @@ func joinNode(stored *state.Node, seen Observed, admin bool) api.Node {
 	if admin {
 		n.Identity = stored.Identity
 	}
+	if stored.Measures != nil {
+		n.RoundTrips = stored.Measures.RoundTrips
+	}
 	agent := stored.Agent
 	if agent == nil {
 		n.Phase, n.Message = phaseOfIdentity(stored.Identity)
 		return n
 	}
 	n.Agent = &api.AgentPart{
-		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, GPUs: agent.GPUs, GPUProblems: agent.GPUProblems, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
+		Version: agent.AgentVersion, Underlay: agent.Underlay, UnderlayMTU: agent.UnderlayMTU, Trunk: agent.Trunk, Adapters: agent.Adapters, GPUs: loaded(agent.GPUs, stored.Measures), GPUProblems: agent.GPUProblems, BootGeneration: agent.BootGeneration, InRAM: agent.InRAM, Images: agent.Images,
 		Builder: agent.Builder, VolumePool: agent.VolumePool, VolumeSharing: agent.VolumeSharing, FirstSeenAt: agent.FirstSeenAt,
 	}
 	phase, lastSeen, message := seen.Node(stored.Name)

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -252,11 +253,16 @@ func TestWhoHoldsAGPUIsHiddenFromOtherProjects(t *testing.T) {
 		t.Fatal(err)
 	}
 	view := &state.View{Clusters: []*state.Cluster{cache.Cluster("lab.c1")}, Nodes: agents(api.NodeRecord{Name: "n1"})}
-	for project, want := range map[string]string{"lab": "g1 by c1/c1-0, g2 by c1/c1-1", "other": "g1 by , g2 by "} {
+	view.Nodes[0].Measures = &api.NodeMeasures{Served: map[string]api.GPUService{server.ID: {Calls: 3, Waits: 2, BusySeconds: 1, WaitSeconds: 0.25}}}
+	for project, want := range map[string]string{"lab": "g1 by c1/c1-0, g2 by c1/c1-1 observed 1.50", "other": "g1 by , g2 by "} {
 		n := joinNodes(view, observed{}, tenancy.Principal{Role: api.RoleMember, Project: project})[0]
 		var uses []string
 		for _, u := range n.GPUUses {
-			uses = append(uses, u.Device+" by "+u.Member)
+			text := u.Device + " by " + u.Member
+			if u.Service != nil {
+				text += fmt.Sprintf(" observed %.2f", u.Observed)
+			}
+			uses = append(uses, text)
 		}
 		if got := strings.Join(uses, ", "); got != want {
 			t.Errorf("to project %s: %q, want %q: how much is taken, and of others not by whom", project, got, want)

@@ -50,18 +50,14 @@ func (s *Server) explainCluster(ctx context.Context, in *byName) (*body[api.Expl
 	for i, w := range e.Waiting {
 		waiting[i] = shownWaiting(who(ctx), w)
 	}
-	e.Waiting, e.GPUs = waiting, chosenGPUs(c)
+	e.Waiting, e.GPUs = waiting, chosenGPUs(s.cfg.Reader.View(), c)
 	return &body[api.Explanation]{e}, nil
 }
 
 // chosenGPUs are the GPUs of a cluster's members that were chosen for a reason: remote ones, and those that any would have done for.
-func chosenGPUs(c *state.Cluster) (uses []api.DeviceUse) {
+func chosenGPUs(v *state.View, c *state.Cluster) (uses []api.DeviceUse) {
 	for a := range c.Held() {
-		for _, d := range devicesOf(a) {
-			if d.Class == api.ClassGPU && d.Why != "" {
-				uses = append(uses, api.DeviceUse{MemberDevice: d, Member: a.Member})
-			}
-		}
+		uses = append(uses, slices.DeleteFunc(gpuUses(v, a, a.Member), func(u api.DeviceUse) bool { return u.Why == "" })...)
 	}
 	slices.SortStableFunc(uses, func(a, b api.DeviceUse) int { return strings.Compare(a.Member, b.Member) })
 	return uses

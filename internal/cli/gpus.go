@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,13 +65,13 @@ func cdiFlag(cmd *cobra.Command, dirs *[]string) {
 }
 
 // printGPUs writes the GPUs of a node, with why some are not given to members.
-func printGPUs(w io.Writer, n api.Node) {
+func (a *app) printGPUs(w io.Writer, n api.Node) {
 	if n.Agent == nil || len(n.Agent.GPUs)+len(n.Agent.GPUProblems) == 0 {
 		return
 	}
 	fmt.Fprintln(w)
 	if len(n.Agent.GPUs) > 0 {
-		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "REMOTE", "PASSTHROUGH", "PROBLEMS")
+		table := newTable(w, "GPU", "MODEL", "MEMORY", "PCI", "NUMA", "DRIVER", "CUDA", "COMPUTE", "MIG", "NVLINK PEERS", "REMOTE", "PASSTHROUGH", "BUSY", "PROBLEMS")
 		for _, g := range n.Agent.GPUs {
 			numa, memory, links := "", "", ""
 			if g.NUMANode >= 0 {
@@ -90,11 +91,12 @@ func printGPUs(w io.Writer, n api.Node) {
 			if len(g.Kinds) > 0 {
 				model += " (" + strings.Join(g.Kinds, ", ") + ")"
 			}
-			table.row(g.ID, model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), passthroughText(g.Passthrough), strings.Join(g.Problems, "; "))
+			table.row(g.ID, model, memory, g.PCI, numa, g.Driver, g.CUDA, g.ComputeCapability, mig, links, yesNo(g.Remote), passthroughText(g.Passthrough), busyText(g.Load), strings.Join(g.Problems, "; "))
 		}
 		table.flush()
 	}
 	printGPUUses(w, n.GPUUses)
+	a.printRoundTrips(w, n.RoundTrips)
 	for _, problem := range n.Agent.GPUProblems {
 		fmt.Fprintf(w, "GPUs: %s\n", problem)
 	}
@@ -123,11 +125,39 @@ func printGPUUses(w io.Writer, uses []api.DeviceUse) {
 		return
 	}
 	fmt.Fprintln(w)
-	table := newTable(w, "GPU", "HELD", "MEMBER", "REASON")
+	table := newTable(w, "GPU", "HELD", "MEMBER", "CALLS", "WAITS", "BUSY", "WAIT", "EXPECTED", "OBSERVED", "REASON")
 	for _, u := range uses {
-		table.row(u.Device, deviceAmount(u.MemberDevice), orElse(u.Member, "of another project"), u.Why)
+		calls, waits, busy, wait := "", "", "", ""
+		if s := u.Service; s != nil {
+			calls, waits, busy = strconv.FormatInt(s.Calls, 10), strconv.FormatInt(s.Waits, 10), fmt.Sprintf("%.3gs", s.BusySeconds)
+			if s.WaitSeconds > 0 {
+				wait = fmt.Sprintf("%.1fus", s.WaitSeconds*1e6)
+			}
+		}
+		table.row(u.Device, deviceAmount(u.MemberDevice), orElse(u.Member, "of another project"), calls, waits, busy, wait, times(u.Cost), times(u.Observed), u.Why)
 	}
 	table.flush()
+}
+
+// printRoundTrips writes how far it is to other nodes, as it was measured.
+func (a *app) printRoundTrips(w io.Writer, trips map[string]api.RoundTrip) {
+	if len(trips) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	table := newTable(w, "TO NODE", "ROUND TRIP", "MEASURED")
+	for _, name := range slices.Sorted(maps.Keys(trips)) {
+		table.row(name, fmt.Sprintf("%.0fus", trips[name].Seconds*1e6), a.age(trips[name].At)+" ago")
+	}
+	table.flush()
+}
+
+// busyText is how busy a GPU was, "" where that is not known.
+func busyText(load *api.GPULoad) string {
+	if load == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f%%", load.Busy*100)
 }
 
 // groupGPUs is what each member of a group has of GPUs: 2 H200, or 1 of 80GiB; "" for none.

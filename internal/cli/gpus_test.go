@@ -10,13 +10,13 @@ import (
 
 func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 	var out bytes.Buffer
-	printGPUs(&out, api.Node{})
+	new(app).printGPUs(&out, api.Node{})
 	if out.Len() > 0 {
 		t.Errorf("of a node without GPUs: %s", &out)
 	}
-	printGPUs(&out, api.Node{Agent: &api.AgentPart{
+	new(app).printGPUs(&out, api.Node{Agent: &api.AgentPart{
 		GPUs: []api.NodeGPU{
-			{ID: "GPU-a", Model: "NVIDIA H200", Kinds: []string{"big", "lab"}, MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true, Passthrough: &api.GPUPassthrough{Offered: true, IOMMUGroup: "17", Functions: []string{"0000:3b:00.1"}, Reset: "flr"}},
+			{ID: "GPU-a", Model: "NVIDIA H200", Kinds: []string{"big", "lab"}, MemoryBytes: 140 << 30, PCI: "0000:3b:00.0", NUMANode: 1, Driver: "580.95.05", CUDA: "13.0", ComputeCapability: "9.0", MIG: "enabled", MIGProfiles: []string{"1g.18gb", "7g.141gb"}, NVLinkPeers: []string{"GPU-b"}, Remote: true, Passthrough: &api.GPUPassthrough{Offered: true, IOMMUGroup: "17", Functions: []string{"0000:3b:00.1"}, Reset: "flr"}, Load: &api.GPULoad{Busy: 0.25}},
 			{ID: "GPU-b", NUMANode: -1, Problems: []string{"it has fallen off its bus"}},
 			{ID: "GPU-c", NUMANode: -1, Passthrough: &api.GPUPassthrough{Problem: "the node has no IOMMU"}},
 		},
@@ -24,9 +24,9 @@ func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 	}})
 	lines := strings.Split(out.String(), "\n")
 	for i, want := range []string{
-		"", "GPU MODEL MEMORY PCI NUMA DRIVER CUDA COMPUTE MIG NVLINK PEERS REMOTE PASSTHROUGH PROBLEMS",
-		"GPU-a NVIDIA H200 (big, lab) 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes yes (group 17, reset by flr, with 0000:3b:00.1) -",
-		"GPU-b - - - - - - - - - no - it has fallen off its bus", "GPU-c - - - - - - - - - no no: the node has no IOMMU -", "GPUs: nvidia-smi did not answer within 20s", "",
+		"", "GPU MODEL MEMORY PCI NUMA DRIVER CUDA COMPUTE MIG NVLINK PEERS REMOTE PASSTHROUGH BUSY PROBLEMS",
+		"GPU-a NVIDIA H200 (big, lab) 140GiB 0000:3b:00.0 1 580.95.05 13.0 9.0 enabled (1g.18gb 7g.141gb) 1 yes yes (group 17, reset by flr, with 0000:3b:00.1) 25% -",
+		"GPU-b - - - - - - - - - no - - it has fallen off its bus", "GPU-c - - - - - - - - - no no: the node has no IOMMU - -", "GPUs: nvidia-smi did not answer within 20s", "",
 	} {
 		if got := strings.Join(strings.Fields(lines[i]), " "); got != want {
 			t.Errorf("line %d: got %q, want %q", i, got, want)
@@ -36,9 +36,9 @@ func TestGPUsAreShownWithWhyTheyAreNotGivenToMembers(t *testing.T) {
 
 func TestANodeShowsWhoHoldsWhichPartOfItsGPUs(t *testing.T) {
 	var out strings.Builder
-	held := api.MemberDevice{Class: "gpu", Node: "n1", Device: "GPU-a", Way: "remote", Memory: 8 << 30, Why: "another node"}
+	held := api.MemberDevice{Class: "gpu", Node: "n1", Device: "GPU-a", Way: "remote", Memory: 8 << 30, Why: "another node", Cost: 1.5, Observed: 1.25, Service: &api.GPUService{Calls: 9, Waits: 4, BusySeconds: 2, WaitSeconds: 25e-6}}
 	printGPUUses(&out, []api.DeviceUse{{MemberDevice: held, Member: "c1/c1-0"}, {MemberDevice: api.MemberDevice{Class: "gpu", Device: "GPU-b", Way: "whole"}}})
-	if got, want := strings.Join(strings.Fields(out.String()), " "), "GPU HELD MEMBER REASON GPU-a 8GiB remote c1/c1-0 another node GPU-b whole of another project -"; got != want {
+	if got, want := strings.Join(strings.Fields(out.String()), " "), "GPU HELD MEMBER CALLS WAITS BUSY WAIT EXPECTED OBSERVED REASON GPU-a 8GiB remote c1/c1-0 9 4 2s 25.0us 1.50 1.25 another node GPU-b whole of another project - - - - - - -"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

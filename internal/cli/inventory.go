@@ -186,7 +186,7 @@ func (a *app) printNode(w io.Writer, n api.Node) {
 		a.printMachine(w, n)
 	}
 	printAdapters(w, n)
-	printGPUs(w, n)
+	a.printGPUs(w, n)
 	if len(n.Offer.Stacks)+len(n.Offer.Environments) == 0 && n.Agent == nil {
 		return
 	}

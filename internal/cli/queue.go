@@ -22,7 +22,8 @@ For groups with datasets, it lists which nodes have how much of them, and for da
 read ('nearmetal dataset show' explains the columns).
 
 Of members that could have several GPUs, it lists which they have and why. EXPECTED is how many times as long as on a local GPU an average kernel was
-expected to take; 'nearmetal measure gpu --member' compares that with what is measured.`,
+expected to take, by the FIGURES beside it. OBSERVED is how many times as long as the server worked on them the member's own calls took of which its programs
+waited for the answers, as the server counts. 'nearmetal measure gpu --member' measures kernels both ways.`,
 	}
 	out := outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -60,15 +61,19 @@ func printGPUChoices(w io.Writer, uses []api.DeviceUse) {
 		return
 	}
 	fmt.Fprintln(w)
-	t := newTable(w, "MEMBER", "GPU", "NODE", "HELD", "EXPECTED", "REASON")
+	t := newTable(w, "MEMBER", "GPU", "NODE", "HELD", "EXPECTED", "OBSERVED", "REASON", "FIGURES")
 	for _, u := range uses {
-		expected := "-"
-		if u.Cost > 0 {
-			expected = fmt.Sprintf("%.2f", u.Cost)
-		}
-		t.row(u.Member, u.Device, u.Node, deviceAmount(u.MemberDevice), expected, u.Why)
+		t.row(u.Member, u.Device, u.Node, deviceAmount(u.MemberDevice), times(u.Cost), times(u.Observed), u.Why, u.Figures)
 	}
 	t.flush()
+}
+
+// times is how many times as long something takes, "" where that is not known.
+func times(n float64) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", n)
 }
 
 // printMachineFits lists machines that members of groups have, or could have.

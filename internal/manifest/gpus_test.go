@@ -86,7 +86,7 @@ func TestGPUsThatCanNotBeHadAreRefusedWithWhatIsPossible(t *testing.T) {
 		"gpu: 1:mig":                   "gpu: slices of GPUs (MIG) are not handed out yet",
 		"gpu: 1:MIG-1g.18gb":           "gpu: slices of GPUs (MIG) are not handed out yet",
 		"gpu: 2:1g.18gb":               "gpu: slices of GPUs (MIG) are not handed out yet",
-		"gpu: 1:any\nstack: vm":        `gpu: members on the stack "vm" get whole GPUs only; write their number, or use the stack "container"`,
+		"gpu: 1:any\nstack: vm":        `gpu: members on the stack "vm" get whole GPUs only (the libraries by which programs call the server of a remote one are the node's, and only containers have them); write their number, or use the stack "container"`,
 		"gpu: 1\nstack: metal":         `gpu: members on the stack "metal" get no GPUs yet; use the stack "container" or "vm"`,
 		"gpu: 1\nstack: vm\nspares: 1": "gpu: a spare can't hold a GPU for its member; omit the spares",
 		"groups: [{devices: [{class: gpu, way: passthrough}]}]": `groups[0].devices[0].way: "passthrough" is not possible`,

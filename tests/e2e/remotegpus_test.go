@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,7 +38,7 @@ type gpuSite struct {
 	programs string
 }
 
-func startGPUSite(t *testing.T, memory string) gpuSite {
+func startGPUSite(t *testing.T, memory string, flags ...string) gpuSite {
 	t.Helper()
 	program(t, ordinary)
 	if drivers, err := filepath.Glob("/etc/OpenCL/vendors/*.icd"); err != nil || len(drivers) == 0 {
@@ -45,7 +46,7 @@ func startGPUSite(t *testing.T, memory string) gpuSite {
 	}
 	programs := gpuPrograms(t)
 	nothingLeft(t)
-	return gpuSite{programs: programs, site: startSite(t, 2, "--nodes", "2", "--gpu-programs", programs, "--remote-gpus", "opencl:"+memory, "--node-cores", "2")}
+	return gpuSite{programs: programs, site: startSite(t, 2, append([]string{"--nodes", "2", "--gpu-programs", programs, "--remote-gpus", "opencl:" + memory, "--node-cores", "2"}, flags...)...)}
 }
 
 // in runs a shell command in a member.
@@ -259,4 +260,64 @@ func (s gpuSite) wantAdopted(c api.Cluster, member string) {
 	if a := s.kernel(c, member, ""); a.code != 0 || !slices.Equal(s.processes("--supervise"), before) {
 		s.t.Errorf("after a new agent: %+v, servers %v, want %v", a, s.processes("--supervise"), before)
 	}
+}
+
+// chosen is what explain says of the GPU of a cluster's only member.
+func (s gpuSite) chosen(cluster string) api.DeviceUse {
+	s.t.Helper()
+	var ex api.Explanation
+	if err := json.Unmarshal([]byte(s.must("cluster", "explain", cluster, "-o", "json")), &ex); err != nil || len(ex.GPUs) != 1 {
+		s.t.Fatalf("explain has %d GPUs of cluster %s, want one: %v", len(ex.GPUs), cluster, err)
+	}
+	return ex.GPUs[0]
+}
+
+// A server leaves a node that is drained as soon as another has room for it, and its member stays. What the choice rests on was measured, and what came of
+// it is counted.
+func TestAGPUServerLeavesADrainedNode(t *testing.T) {
+	s := startGPUSite(t, "512MiB", "--remote-gpu-nodes", "2")
+	s.eventually(time.Minute, "measured round trips", func() bool { return strings.Contains(s.must("node", "show", "n2"), "ROUND TRIP") })
+	first := s.cluster("first", 1, "--gpu", "1:remote:512MiB")
+	c := s.cluster("second", 1, "--gpu", "1:remote:512MiB")
+	m := c.Status.Members[0]
+	if at := first.Status.Members[0].Node; at != "n1" || m.Node != "n1" {
+		t.Fatalf("the members are on %s and %s, want both on n1, whose device has room for the first", at, m.Node)
+	}
+	use := s.chosen(c.Name)
+	if use.Node != "n2" || !strings.Contains(use.Figures, "round trip of") || !strings.Contains(use.Figures, "before)") {
+		t.Errorf("its server is on %s by the figures %q, want n2, and a round trip that was measured", use.Node, use.Figures)
+	}
+	if a := s.kernel(c, m.Name, ""); a.code != 0 {
+		t.Errorf("by n2: %+v", a)
+	}
+	s.eventually(90*time.Second, "what the server did", func() bool {
+		use = s.chosen(c.Name)
+		return use.Service != nil && use.Service.Waits > 0 && use.Observed > 1
+	})
+	t.Logf("expected %.2f by %s; observed %.2f: %+v", use.Cost, use.Figures, use.Observed, *use.Service)
+	if use.Service.Calls < use.Service.Waits || use.Service.WaitSeconds > 1 || use.Service.BusySeconds <= 0 {
+		t.Errorf("the server counts %+v", *use.Service)
+	}
+	s.eventually(90*time.Second, "a load", func() bool {
+		return strings.Contains(s.must("node", "show", "n2", "-o", "json"), `"busy":`)
+	})
+
+	s.must("node", "drain", "n2", "--reason", "new memory")
+	if out := s.must("cluster", "explain", c.Name); !strings.Contains(out, "is still on node n2, which is drained; no other node has room for it") {
+		t.Errorf("explain does not say why the server stays on n2: %s", out)
+	}
+	if a := s.kernel(c, m.Name, ""); a.code != 0 {
+		t.Errorf("while no other node has room: %+v", a)
+	}
+	s.must("cluster", "delete", "first", "--yes")
+	s.eventually(30*time.Second, "a server on n1", func() bool {
+		return strings.Contains(s.must("cluster", "events", c.Name), "GPUServerMoved") && strings.HasPrefix(s.server(c, m.Name), "unix:") && s.kernel(c, m.Name, "").code == 0
+	})
+	if now := s.chosen(c.Name); now.Node != "n1" || now.Why != "the member's own node" {
+		t.Errorf("its server is on %s: %s", now.Node, now.Why)
+	}
+	s.eventually(30*time.Second, "an empty n2", func() bool { return !strings.Contains(s.must("node", "show", "n2"), "second/") })
+	s.waitReady(c.Name)
+	s.must("node", "undrain", "n2")
+	s.must("cluster", "delete", "second", "--yes")
 }
