@@ -42,6 +42,23 @@ func TestAMemberIsToldOfTheServerOfItsGPUAndNoOther(t *testing.T) {
 	}
 }
 
+// A member has the directory of the socket that was there when it started. It calls a server that it got later by TCP, on its own node, too.
+func TestAMemberCallsALaterServerByTCP(t *testing.T) {
+	for generation, want := range map[int64]string{0: "unix:/run/nearmetal-gpu/socket/server\n", 1: "tcp:10.64.16.40:7070\n"} {
+		cluster := testCluster(t, func(c *Cluster) {
+			for i := range c.Members {
+				c.Members[i].Node = "n1"
+			}
+			s := gpuServer("u1.c1-0.1", "n1")
+			s.Generation = c.Members[0].Generation + generation
+			c.GPUServers = []api.Assignment{s}
+		})
+		if got := contentOf(render(t, cluster, "u1.c1-0.1"), "/etc/nearmetal/gpu-server"); got != want {
+			t.Errorf("a server of %d generations later is at %q, want %q", generation, got, want)
+		}
+	}
+}
+
 func TestAnotherServerIsAReasonToRenderMembersAgain(t *testing.T) {
 	basis := func(address string) string {
 		r, err := New(testCluster(t, func(c *Cluster) {

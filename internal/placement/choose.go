@@ -63,6 +63,8 @@ type chooser struct {
 	// servers are the nodes that may serve requests for remote GPUs. trips are the shortest round trips that were measured; nil: nobody asked.
 	servers []*servers
 	trips   *[distances]float64
+	// running: the members run already.
+	running bool
 }
 
 // member is one that is to get devices.

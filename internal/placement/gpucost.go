@@ -40,6 +40,8 @@ const (
 // serverWay is what lies between a member and a server, as far as it is known.
 type serverWay struct {
 	distance int
+	// tcp: they call by TCP, on one node, too.
+	tcp bool
 	// rate is that of the links between, in bits a second.
 	rate int64
 	// trip is the round trip between their nodes, in seconds; 0: none was measured lately.
@@ -50,17 +52,24 @@ type serverWay struct {
 
 // wait is what a call waits longer than locally, in seconds.
 func (w serverWay) wait() float64 {
-	if w.distance != sameNode && w.trip > 0 {
+	switch {
+	case w.distance == sameNode && w.tcp:
+		return tcpWait
+	case w.distance != sameNode && w.trip > 0:
 		return tcpWait + w.trip
+	default:
+		return waitSeconds[w.distance]
 	}
-	return waitSeconds[w.distance]
 }
 
 // cost is how many times as long as on a local GPU an average kernel takes by a server.
 func (w serverWay) cost() float64 {
 	copies := memoryRate
-	if w.distance != sameNode {
+	switch {
+	case w.distance != sameNode:
 		copies = min(tcpRate, float64(w.rate)/8)
+	case w.tcp:
+		copies = tcpRate
 	}
 	return (1 + (kernelWaits*w.wait()+kernelBytes/copies)/kernelSeconds) * w.share
 }
@@ -165,7 +174,10 @@ func (v *View) figures(o *offer, home int32) string {
 		return fmt.Sprintf("measured %s before", max(v.now.Sub(at), 0).Round(time.Second))
 	}
 	text := "shared memory"
-	if o.node != home {
+	switch {
+	case o.node == home && o.way.tcp:
+		text = fmt.Sprintf("TCP on one node, %.0fus a wait (assumed)", o.way.wait()*1e6)
+	case o.node != home:
 		waits := fmt.Sprintf("%.0fus a wait (assumed)", o.way.wait()*1e6)
 		if trip, ok := v.trip(o.node, home); ok {
 			waits = fmt.Sprintf("%.0fus a wait (round trip of %.0fus %s)", o.way.wait()*1e6, trip.Seconds*1e6, age(trip.At))

@@ -89,6 +89,21 @@ func TestFreshMeasurementsDecideWhichGPUAMemberUses(t *testing.T) {
 	}
 }
 
+// A member that runs shares no memory with a server that it gets later.
+func TestALaterServerOnTheMembersNodeIsExpectedToBeCalledByTCP(t *testing.T) {
+	t.Parallel()
+	v := withServers(t, func(g map[string][]api.Device) { g["n1"] = []api.Device{sharedGPU("g1", 2048)} })
+	chosen, missing := v.Sketch().FitServer("n1", remoteGPUs(1, 1<<30))
+	first, _ := fitOn(t, v, "n1", remoteGPUs(1, 1<<30))
+	if missing != "" || first[0].Node != "n1" {
+		t.Fatalf("got %+v (%s) and %+v, want the GPU of the member's own node both times", chosen, missing, first)
+	}
+	later, now := chosen[0].Claims[0], first[0].Claims[0]
+	if later.Cost <= now.Cost || !strings.HasPrefix(later.Figures, "TCP on one node, 8us a wait") || !strings.HasPrefix(now.Figures, "shared memory") {
+		t.Errorf("a later server is to cost %.2f by %q, one from the beginning %.2f by %q", later.Cost, later.Figures, now.Cost, now.Figures)
+	}
+}
+
 // What is measured never makes a GPU better than one that nobody uses, nor worse than equal shares with all who have parts of it.
 func TestHowMuchSharingCostsIsBounded(t *testing.T) {
 	t.Parallel()
@@ -141,6 +156,7 @@ func TestNoServerWouldCostLessThanTheChosenOne(t *testing.T) {
 		group := remoteGPUs(1, 1<<30)
 		chosen, missing := v.Sketch().FitServer("n1", group)
 		c := emptyChooser(v.Sketch(), []api.Group{group})
+		c.running = true
 		all, least := c.serversFor(group.Devices[0]), 0.0
 		for distance := range distances {
 			if o := c.best(all.at(&c.s.view, v.ids["n1"], distance), v.ids["n1"], distance, group.Devices[0]); o != nil && (least == 0 || o.cost < least) {

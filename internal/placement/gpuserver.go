@@ -113,7 +113,7 @@ func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceReq
 		if c.count(s, r); !s.enough || distance != sameNode && s.node == home {
 			continue
 		}
-		way := serverWay{distance: distance, rate: min(rate, s.rate), share: s.share}
+		way := serverWay{distance: distance, rate: min(rate, s.rate), tcp: c.running, share: s.share}
 		if trip, ok := v.trip(s.node, home); ok {
 			way.trip = trip.Seconds
 		}
@@ -166,13 +166,14 @@ func (c *chooser) shortestTrips() [distances]float64 {
 	return *c.trips
 }
 
-// FitServer chooses the remote GPUs of a member of a group that is on a node already. The text says what is missing; nothing is chosen then.
+// FitServer chooses the remote GPUs of a member of a group that is on a node already, and calls a server there by TCP: the two share no memory. The text says what is missing; nothing is chosen then.
 func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missing string) {
 	id, known := s.view.ids[node]
 	if !known {
 		return nil, fmt.Sprintf("the site has no node %s", node)
 	}
 	c := emptyChooser(s, []api.Group{g})
+	c.running = true
 	m := &member{home: id, parts: make([][]partOn, len(g.Devices))}
 	for i, r := range g.Devices {
 		if r.MayBeServed() && !c.chooseServer(m, i, r.By(api.WayRemote)) {

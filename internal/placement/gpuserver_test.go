@@ -304,6 +304,21 @@ func TestMembersShareTheServersEvenly(t *testing.T) {
 	}
 }
 
+// fitOn chooses the devices of one member that is placed on a node.
+func fitOn(t *testing.T, v *View, node string, g api.Group) ([]DevicesOn, string) {
+	t.Helper()
+	s := v.Sketch()
+	fit, _, ok := s.Fit([]api.Group{g})
+	if !ok || s.view.nodes[fit.Shares[0].node].record.Name != node {
+		t.Fatalf("the member has no place, or is not on %s: %+v", node, fit.Shares)
+	}
+	chosen, missing := s.FitDevices([]api.Group{g}, fit)
+	if missing != "" {
+		return nil, missing
+	}
+	return chosen[0], ""
+}
+
 // A GPU that several members share is left for one that is further away, as soon as the way there costs less than they do.
 func TestASharedGPUIsLeftForOneThatCostsLess(t *testing.T) {
 	t.Parallel()
@@ -331,7 +346,7 @@ func TestASharedGPUIsLeftForOneThatCostsLess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		chosen, missing := v.Sketch().FitServer("n1", remoteGPUs(1, 1<<30))
+		chosen, missing := fitOn(t, v, "n1", remoteGPUs(1, 1<<30))
 		got, why := served(chosen)
 		if !strings.HasPrefix(got, c.want) || strings.Contains(why, "shared by more members") != (c.want == "n2/g2") {
 			t.Errorf("at %d Gbit/s with %d others on the node's own GPU: %q because %q (%s), want %s", c.rate/1e9, c.sharers, got, why, missing, c.want)

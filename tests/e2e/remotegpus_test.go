@@ -311,10 +311,10 @@ func TestAGPUServerLeavesADrainedNode(t *testing.T) {
 	}
 	s.must("cluster", "delete", "first", "--yes")
 	s.eventually(30*time.Second, "a server on n1", func() bool {
-		return strings.Contains(s.must("cluster", "events", c.Name), "GPUServerMoved") && strings.HasPrefix(s.server(c, m.Name), "unix:") && s.kernel(c, m.Name, "").code == 0
+		return strings.Contains(s.must("cluster", "events", c.Name), "GPUServerMoved") && s.kernel(c, m.Name, "").code == 0
 	})
-	if now := s.chosen(c.Name); now.Node != "n1" || now.Why != "the member's own node" {
-		t.Errorf("its server is on %s: %s", now.Node, now.Why)
+	if now, at := s.chosen(c.Name), s.server(c, m.Name); now.Node != "n1" || now.Why != "the member's own node" || !strings.HasPrefix(at, "tcp:") {
+		t.Errorf("its server is on %s at %s: %s", now.Node, at, now.Why)
 	}
 	s.eventually(30*time.Second, "an empty n2", func() bool { return !strings.Contains(s.must("node", "show", "n2"), "second/") })
 	s.waitReady(c.Name)

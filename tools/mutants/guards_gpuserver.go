@@ -26,8 +26,8 @@ var gpuServerGuards = []Mutant{
 	{
 		Guard:   "of nodes with enough, the nearest serves a member",
 		File:    "internal/placement/gpucost.go",
-		Find:    "if w.distance != sameNode {",
-		Replace: "if w.distance == sameNode {",
+		Find:    "case w.distance != sameNode:\n\t\tcopies",
+		Replace: "case w.distance == sameNode:\n\t\tcopies",
 		Test:    "./internal/placement TestAMemberUsesTheNearestGPUWithEnoughMemory",
 	},
 	{

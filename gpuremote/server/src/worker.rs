@@ -320,17 +320,18 @@ fn serve(session: &Session, lane: Lane) -> io::Result<()> {
         if !blocks {
             session.order.pass();
         }
-        if let Outcome::Status(status) = outcome {
-            link.settle(status, values.bytes())?;
-        }
         match (tally, begun) {
             (Some(tally), Some(begun)) => {
                 let now = Instant::now();
                 tally.answered(now - begun);
-                answered = Some(now);
+                // Before it is sent: on one host, the client may call again before that has returned. When a function replied itself is not known.
+                answered = matches!(outcome, Outcome::Status(_)).then_some(now);
             }
             (Some(tally), None) => tally.call(),
             (None, _) => {}
+        }
+        if let Outcome::Status(status) = outcome {
+            link.settle(status, values.bytes())?;
         }
     }
 }
