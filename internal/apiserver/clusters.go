@@ -37,7 +37,9 @@ func (s *Server) getCluster(ctx context.Context, in *byName) (*body[api.Cluster]
 	if err != nil {
 		return nil, err
 	}
-	return &body[api.Cluster]{joinCluster(c, s.cfg.Live)}, nil
+	joined := joinCluster(c, s.cfg.Live)
+	withServices(s.cfg.Reader.View(), c, joined.Status.Members)
+	return &body[api.Cluster]{joined}, nil
 }
 
 // readCluster reads a body that asks for a cluster into its normal form. made is the cluster that it is for, nil for a new one: its groups keep what

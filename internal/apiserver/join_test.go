@@ -254,6 +254,11 @@ func TestWhoHoldsAGPUIsHiddenFromOtherProjects(t *testing.T) {
 	}
 	view := &state.View{Clusters: []*state.Cluster{cache.Cluster("lab.c1")}, Nodes: agents(api.NodeRecord{Name: "n1"})}
 	view.Nodes[0].Measures = &api.NodeMeasures{Served: map[string]api.GPUService{server.ID: {Calls: 3, Waits: 2, BusySeconds: 1, WaitSeconds: 0.25}}}
+	shown := []api.MemberStatus{{Name: "c1-0", Devices: []api.MemberDevice{{Class: "gpu", Node: "n1", Device: "g2"}}}, {Name: "c1-1", Devices: []api.MemberDevice{{Class: "gpu", Node: "n1", Device: "g2"}}}}
+	withServices(view, cache.Cluster("lab.c1"), shown)
+	if shown[0].Devices[0].Service != nil || shown[1].Devices[0].Service == nil || shown[1].Devices[0].Observed != 1.5 {
+		t.Errorf("members are shown with %+v, want what its server did with c1-1 alone", shown)
+	}
 	for project, want := range map[string]string{"lab": "g1 by c1/c1-0, g2 by c1/c1-1 observed 1.50", "other": "g1 by , g2 by "} {
 		n := joinNodes(view, observed{}, tenancy.Principal{Role: api.RoleMember, Project: project})[0]
 		var uses []string

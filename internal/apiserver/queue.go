@@ -63,6 +63,24 @@ func chosenGPUs(v *state.View, c *state.Cluster) (uses []api.DeviceUse) {
 	return uses
 }
 
+// withServices notes with the remote GPUs of a cluster's members what their servers did.
+func withServices(v *state.View, c *state.Cluster, members []api.MemberStatus) {
+	for a := range c.Held() {
+		if !a.ServesGPU() {
+			continue
+		}
+		for _, use := range gpuUses(v, a, a.Member) {
+			for m := range members {
+				for d := range members[m].Devices {
+					if at := &members[m].Devices[d]; members[m].Name == a.Member && at.Node == use.Node && at.Device == use.Device {
+						*at = use.MemberDevice
+					}
+				}
+			}
+		}
+	}
+}
+
 func (s *Server) listQueue(ctx context.Context, _ *struct{}) (*body[api.List[api.Waiting]], error) {
 	queue, err := s.cfg.Explainer.Queue()
 	if err != nil {

@@ -111,6 +111,15 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()
+	var gpus []api.DeviceUse
+	for _, m := range st.Members {
+		for _, d := range m.Devices {
+			if d.Class == api.ClassGPU && d.Cost > 0 {
+				gpus = append(gpus, api.DeviceUse{MemberDevice: d, Member: m.Name})
+			}
+		}
+	}
+	printGPUChoices(w, gpus)
 }
 
 // devicesText names the devices of a member, with their nodes where those are others: gpu0 (whole) of n3, and 0000:3b:00.0 (vf3).

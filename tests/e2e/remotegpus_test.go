@@ -302,6 +302,9 @@ func TestAGPUServerLeavesADrainedNode(t *testing.T) {
 		return strings.Contains(s.must("node", "show", "n2", "-o", "json"), `"busy":`)
 	})
 
+	if out := s.must("cluster", "show", c.Name); !strings.Contains(out, "OBSERVED") || !strings.Contains(out, fmt.Sprintf("%.2f", use.Cost)) {
+		t.Errorf("show does not have what was expected beside what was observed: %s", out)
+	}
 	s.must("node", "drain", "n2", "--reason", "new memory")
 	if out := s.must("cluster", "explain", c.Name); !strings.Contains(out, "is still on node n2, which is drained; no other node has room for it") {
 		t.Errorf("explain does not say why the server stays on n2: %s", out)
