@@ -19,7 +19,8 @@ func (a *app) nodeDrain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drain NAME...", Short: "Place no new members on nodes",
 		Long: `Place no new members on nodes. Virtual machines that can move while they run do so as soon as other nodes have room.
-Other members stay until their clusters end; nothing is stopped. --wait waits until no member is left, and shows the clusters that are still
+So do servers of remote GPUs whose members are on other nodes: programs that use such a GPU get an error, and later ones use the other server.
+Other members stay until their clusters end; nothing else is stopped. --wait waits until no member is left, and shows the clusters that are still
 there. Ctrl-C ends only the wait.`,
 		Example: `  nearmetal node drain n3 --reason "replace a DIMM" --wait`,
 		Args:    someArgs("nodes to drain"), ValidArgsFunction: a.completeNodes(0),

@@ -184,12 +184,15 @@ func (v *View) figures(o *offer, home int32) string {
 		}
 		text = fmt.Sprintf("%s, %.0f Gbit/s (%s)", waits, float64(o.way.rate)/1e9, linkText(o.surveyed))
 	}
-	if o.loaded.IsZero() {
-		return text + fmt.Sprintf(", GPU shared by %d others (load assumed)", o.sharers)
+	switch {
+	case o.loaded.IsZero() && o.sharers == 0:
+		return text + ", GPU used by nobody else (assumed)"
+	case o.loaded.IsZero():
+		return text + fmt.Sprintf(", GPU shared with %s (load assumed)", plural(o.sharers, "other member"))
 	}
 	text += fmt.Sprintf(", GPU %.0f%% busy (%s)", o.load*100, age(o.loaded))
 	if o.newest > 0 {
-		text += fmt.Sprintf(" and %d newer members (assumed)", o.newest)
+		text += fmt.Sprintf(" and shared with %s (load assumed)", plural(o.newest, "newer member"))
 	}
 	return text
 }

@@ -43,7 +43,7 @@ func TestFreshMeasurementsDecideWhichGPUAMemberUses(t *testing.T) {
 		want     string
 		figures  []string
 	}{
-		"nothing was measured": {nil, nil, "n2", []string{"25us a wait (assumed)", "10 Gbit/s (assumed)", "shared by 0 others (load assumed)"}},
+		"nothing was measured": {nil, nil, "n2", []string{"25us a wait (assumed)", "10 Gbit/s (assumed)", "GPU used by nobody else (assumed)"}},
 		"a long way to the nearest": {
 			map[string]api.NodeMeasures{"n2": {RoundTrips: trips("n1", tripOf(1e-3, time.Minute))}}, nil, "n3", []string{"35us a wait (assumed)"},
 		},
@@ -55,7 +55,7 @@ func TestFreshMeasurementsDecideWhichGPUAMemberUses(t *testing.T) {
 			map[string]api.NodeMeasures{"n4": {RoundTrips: trips("n1", tripOf(5e-6, 90*time.Second))}}, nil, "n4", []string{"13us a wait (round trip of 5us measured 1m30s before)"},
 		},
 		"somebody else keeps the nearest busy": {map[string]api.NodeMeasures{"n2": {Loads: load(0.9, time.Minute)}}, nil, "n3", nil},
-		"it was busy a while ago":              {map[string]api.NodeMeasures{"n2": {Loads: load(0.9, time.Hour)}}, nil, "n2", []string{"shared by 0 others (load assumed)"}},
+		"it was busy a while ago":              {map[string]api.NodeMeasures{"n2": {Loads: load(0.9, time.Hour)}}, nil, "n2", []string{"GPU used by nobody else (assumed)"}},
 		"those who share it are taken to use it": {
 			nil, func(t *testing.T, v *View) { sharersOn(t, v, "n2", "g2", 3, time.Hour) }, "n3", nil,
 		},
