@@ -296,7 +296,8 @@ func TestNodesThatHandOutGPUsMeasureWhatChoicesRestOn(t *testing.T) {
 	l := newLed(t, memory.New())
 	l.gpuNode("n1", 4, 0)
 	l.gpuNode("n2", 0, 1)
-	l.mustPass()
+	l.askGPUs("before", 1, api.WayRemote, 1<<30) // what is free is known before anything was measured
+	l.untilIs("ready", "before", isReady)
 	l.agents.measured = map[string]agentstream.Measured{"n2": {
 		Loads: map[string]float64{"n2-gpu0": 0.25}, RoundTrips: map[netip.Addr]float64{netip.MustParseAddr("198.18.0.1"): 3e-5},
 		Served: map[string]api.GPUService{"x": {Calls: 7}},

@@ -34,7 +34,7 @@ var gpuMeasureGuards = []Mutant{
 		Guard:   "however busy a GPU is, everybody gets an equal share",
 		File:    "internal/placement/gpucost.go",
 		Find:    "return min(1/max(1-load, 1/most), most) + busy",
-		Replace: "return 1/(1-load) + busy",
+		Replace: "return 1/(1-load) + 0*most + busy",
 		Test:    "./internal/placement TestHowMuchSharingCostsIsBounded",
 	},
 	{
