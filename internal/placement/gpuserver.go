@@ -83,7 +83,7 @@ func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool
 	var best *offer
 	for distance := range distances {
 		if best != nil && best.cost <= leastCost(distance, trips[distance]) {
-			break
+			continue // a farther one may have a shorter round trip
 		}
 		near := all.at(&c.s.view, m.home, distance)
 		found := c.best(near, m.home, distance, r)

@@ -304,6 +304,17 @@ func TestMembersShareTheServersEvenly(t *testing.T) {
 	}
 }
 
+// surveyed gives the links of all nodes a rate, in bits a second.
+func surveyed(v *View, rate int64) {
+	for _, name := range v.Nodes() {
+		rec := v.nodes[v.ids[name]].record
+		for i := range rec.Places {
+			rec.Places[i].Technology, rec.Places[i].RateBitsPerSecond = api.FabricEthernet, rate
+		}
+		v.SetNode(rec, Schedulable)
+	}
+}
+
 // fitOn chooses the devices of one member that is placed on a node.
 func fitOn(t *testing.T, v *View, node string, g api.Group) ([]DevicesOn, string) {
 	t.Helper()
@@ -322,15 +333,6 @@ func fitOn(t *testing.T, v *View, node string, g api.Group) ([]DevicesOn, string
 // A GPU that several members share is left for one that is further away, as soon as the way there costs less than they do.
 func TestASharedGPUIsLeftForOneThatCostsLess(t *testing.T) {
 	t.Parallel()
-	fast := func(v *View, rate int64) {
-		for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
-			rec := v.nodes[v.ids[name]].record
-			for i := range rec.Places {
-				rec.Places[i].Technology, rec.Places[i].RateBitsPerSecond = api.FabricEthernet, rate
-			}
-			v.SetNode(rec, Schedulable)
-		}
-	}
 	for _, c := range []struct {
 		rate    int64
 		sharers int
@@ -339,7 +341,7 @@ func TestASharedGPUIsLeftForOneThatCostsLess(t *testing.T) {
 		{100e9, 0, "n1/g1"}, {100e9, 1, "n1/g1"}, {100e9, 2, "n2/g2"}, {10e9, 2, "n1/g1"}, {10e9, 9, "n2/g2"},
 	} {
 		v := withServers(t, func(g map[string][]api.Device) { g["n1"] = []api.Device{sharedGPU("g1", 16384)} })
-		fast(v, c.rate)
+		surveyed(v, c.rate)
 		for i := range c.sharers {
 			a := api.Assignment{ID: "o" + string(rune('0'+i)), Of: "m", Node: "n1", Devices: []api.DeviceClaim{{Class: "gpu", Device: "g1", Way: "remote", Takes: map[string]int64{"remote-mib": 512}}}}
 			if err := v.Take(a); err != nil {

@@ -24,6 +24,13 @@ var gpuMeasureGuards = []Mutant{
 		Test:    "./internal/placement TestNoServerWouldCostLessThanTheChosenOne",
 	},
 	{
+		Guard:   "a distance at which no server costs less says nothing of farther ones",
+		File:    "internal/placement/gpuserver.go",
+		Find:    "continue // a farther one",
+		Replace: "break // a farther one",
+		Test:    "./internal/placement TestNoServerWouldCostLessThanTheChosenOne",
+	},
+	{
 		Guard:   "members that a load was not measured with count as users",
 		File:    "internal/placement/servers.go",
 		Find:    "if h.assignment.TakenAt.After(load.At.Add(-loadInterval)) {",
