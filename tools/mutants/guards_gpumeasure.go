@@ -62,7 +62,7 @@ var gpuMeasureGuards = []Mutant{
 		Guard:   "a node is not asked to measure again and again",
 		File:    "internal/controller/measures.go",
 		Find:    "before && now.Sub(at) < measuresEvery",
-		Replace: "before && false",
+		Replace: "before && at.IsZero()",
 		Test:    "./internal/controller TestNodesThatHandOutGPUsMeasureWhatChoicesRestOn",
 	},
 	{
@@ -111,7 +111,7 @@ var gpuMeasureGuards = []Mutant{
 		Guard:   "another node's answer is no peer's",
 		File:    "internal/roundtrip/roundtrip.go",
 		Find:    "if !ok || from != peer {",
-		Replace: "if !ok {",
+		Replace: "if !ok || from == (netip.Addr{}) {",
 		Test:    "./internal/roundtrip TestOnlyThePeersOwnAnswerToTheLastPacketCounts",
 	},
 	{
