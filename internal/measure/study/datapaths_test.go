@@ -74,7 +74,7 @@ func TestDataWorker(t *testing.T) {
 		out.Seconds = time.Since(began).Seconds()
 		for _, p := range result.Passages {
 			out.Passage = dataset.Passage{
-				From: dataset.Origin(p.Source), Bytes: p.Bytes, Seconds: p.Ended.Sub(p.Began).Seconds(), Streams: p.Streams, RoundTripSeconds: p.RoundTrip.Seconds(), At: p.Ended,
+				From: dataset.ServerOf(p.Source), Bytes: p.Bytes, Seconds: p.Ended.Sub(p.Began).Seconds(), Streams: p.Streams, RoundTripSeconds: p.RoundTrip.Seconds(), At: p.Ended,
 			}
 		}
 	} else {
