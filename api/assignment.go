@@ -130,6 +130,9 @@ type ClusterIntent struct {
 	Layers        []Layer        `json:"layers,omitempty"`
 	LayersNumber  int64          `json:"layers_number,omitempty"`
 	RemovedLayers []LayerRemoval `json:"removed_layers,omitempty"`
+	// Condition is what happens to what its members send; nil: nothing. ConditionNumber counts the changes of it.
+	Condition       *NetworkCondition `json:"condition,omitempty"`
+	ConditionNumber int64             `json:"condition_number,omitempty"`
 	// Snapshots are the snapshots that are wanted. SnapshotRestore is the last request to restore one; nil: none.
 	Snapshots       []SnapshotIntent `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotIntent  `json:"snapshot_restore,omitempty"`

@@ -273,6 +273,8 @@ type ClusterStatus struct {
 	DetachingVolumes []string `json:"detaching_volumes,omitempty"`
 	// Layers are its layers, by environment, with those that members are to let go of.
 	Layers []LayerStatus `json:"layers,omitempty"`
+	// Condition is that of its network; nil: it has none.
+	Condition *NetworkConditionStatus `json:"condition,omitempty"`
 	// Snapshots are its snapshots, the oldest first. SnapshotRestore is the last request to restore one; nil: none was made.
 	Snapshots       []Snapshot             `json:"snapshots,omitempty"`
 	SnapshotRestore *SnapshotRestoreStatus `json:"snapshot_restore,omitempty"`

@@ -62,6 +62,16 @@ func (c *Client) RemoveLayer(ctx context.Context, clusterName, environment strin
 	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/layers/"+url.PathEscape(environment), nil)
 }
 
+// SetCondition requests that what all members of a cluster send has a condition, in place of another. The cluster's status shows the progress (Condition).
+func (c *Client) SetCondition(ctx context.Context, clusterName string, condition api.NetworkCondition) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodPut, cluster(clusterName)+"/condition", condition)
+}
+
+// ClearCondition requests that what members of a cluster send has no condition. The cluster's status shows the progress (Condition).
+func (c *Client) ClearCondition(ctx context.Context, clusterName string) (api.Cluster, error) {
+	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/condition", nil)
+}
+
 // DetachVolume requests that all members of a cluster let go of a volume. The cluster's status shows the progress (DetachingVolumes).
 func (c *Client) DetachVolume(ctx context.Context, clusterName, volume string) (api.Cluster, error) {
 	return answer[api.Cluster](ctx, c, http.MethodDelete, cluster(clusterName)+"/volumes/"+url.PathEscape(volume), nil)

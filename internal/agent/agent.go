@@ -73,6 +73,8 @@ type Config struct {
 	// Caches keeps the node's caches of datasets; nil: it has none. CachesChanged signals a change of their states.
 	Caches        Caches
 	CachesChanged <-chan struct{}
+	// Conditions allows members to have network conditions, for which this process forwards their packets.
+	Conditions bool
 	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
 	PeerURL string
 	// Builder builds environments; nil: the node offers no builds. Blobs is where they go.

@@ -89,6 +89,7 @@ func (a *Agent) input(m *memberState, newest map[string]int64, now time.Time) li
 		in.Desired.ChangeSize = m.sizeWanted() && !m.part()
 		in.Desired.ChangeVolumes = a.mountsWanted(m, now)
 		in.Desired.ChangeLimits = a.limitsWanted(m, now)
+		in.Desired.ChangeCondition = a.conditionWanted(m, now)
 		if !m.want.HardReboot {
 			in.Desired.RebootGrace = rebootGrace
 		}
@@ -169,6 +170,8 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 		a.changeMounts(ctx, m)
 	case lifecycle.ChangeLimits:
 		a.changeLimits(ctx, m)
+	case lifecycle.ChangeCondition:
+		a.changeCondition(ctx, m)
 	case lifecycle.Clean:
 		a.clean(ctx, m)
 	default:
@@ -269,6 +272,7 @@ func (a *Agent) start(ctx context.Context, m *memberState) {
 		m.state, m.digest, m.cleaned, m.neverRan, m.boot = driver.StateRunning, digest, false, false, want.Boot
 		m.size, m.mounts = want.Assignment.SizeNumber, mounts{number: want.Assignment.VolumesNumber, layers: want.LayersNumber}
 		m.limits = limits{known: len(want.IOLimits) == 0} // a driver starts it without those that it can't set
+		m.condition = networkCondition{}
 	}))
 }
 

@@ -85,7 +85,7 @@ func runAsNode(ctx context.Context, opts config.Agent, dir string, underlay neti
 	}
 	cfg := Config{
 		StateDir: dir, HomeDir: filepath.Join(opts.StateDir, "home"),
-		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff), CheckHost: checkThisHost,
+		Fabric: networks, Log: log, PowerOff: machinePower(opts.AllowPowerOff), CheckHost: checkThisHost, Conditions: opts.Conditions,
 	}
 	if !opts.SharedCPUs { // else several nodes are one machine, and each error would be told for each
 		cfg.Faults = thisMachinesFaults

@@ -58,6 +58,7 @@ type memberState struct {
 	unsized          string
 	mounts           mounts
 	limits           limits
+	condition        networkCondition
 	// stateBytes is the size of its state on disk. verified names the last verification of a snapshot's state, unverified what that found.
 	stateBytes           int64
 	verified, unverified string
@@ -196,6 +197,9 @@ func (a *Agent) setWanted(ctx context.Context, d *agentstream.Desired) {
 			a.placeLayers(w)
 			a.placeDatasets(w)
 			m.mountsChanged(&w.Member)
+			if m.want != nil && m.want.ConditionNumber != w.ConditionNumber {
+				m.condition.problem, m.condition.attempts = "", lifecycle.Attempts{}
+			}
 			w.ControlDir = a.controlDir(id)
 			if s := w.GPUServer; s != nil && s.Node == a.cfg.Node.Name {
 				here := *s
@@ -438,7 +442,7 @@ func (a *Agent) report() {
 		if m.phase == "" || m.want == nil && m.cleaned {
 			continue // nothing was planned for it yet, or it was debris and is gone
 		}
-		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, a.cacheTrouble(m, o.Caches), m.unlimited(), m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
+		seen := agentstream.MemberObserved{ID: id, Phase: m.phase, Message: cmp.Or(m.message, m.problem, a.cacheTrouble(m, o.Caches), m.unlimited(), m.unconditioned(), m.memoryText()), FilesDigest: m.digest, Failure: m.failure}
 		seen.HandedOver, seen.Arriving, seen.Moved = m.state == driver.StateHandedOver, m.arriving, m.moved
 		seen.Boot, seen.Size, seen.Verified = m.boot, m.size, m.verified
 		if m.phase == api.MemberSaved {
@@ -452,6 +456,9 @@ func (a *Agent) report() {
 			seen.Volumes, seen.Layers = m.mounts.number, m.mounts.layers
 			if !m.mounts.are(&m.want.Member) {
 				seen.Unmounted = m.mounts.problem
+			}
+			if alive(m.state) {
+				seen.Condition, seen.Unconditioned = m.condition.number, m.unconditioned()
 			}
 		}
 		o.Members = append(o.Members, seen)

@@ -48,7 +48,7 @@ func (a *Agent) reboot(ctx context.Context, m *memberState, grace time.Duration)
 	})
 	counted := a.counting(ctx, m, func(m *memberState) {
 		m.state, m.digest, m.neverRan, m.boot = driver.StateRunning, digest, false, want.Boot
-		m.size = want.Assignment.SizeNumber
+		m.size, m.condition = want.Assignment.SizeNumber, networkCondition{}
 	})
 	a.perform(ctx, m, do, func(err error) {
 		if err != nil && m.want != nil && m.want.Boot != want.Boot {

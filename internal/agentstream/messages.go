@@ -286,6 +286,8 @@ type Member struct {
 	Checks []api.Check `json:"checks,omitempty"`
 	// Layers are those that the member has beside its root (driver.Member.LayersNumber).
 	Layers []api.Layer `json:"layers,omitempty"`
+	// ConditionNumber counts the changes of the member's condition (driver.Member.Condition); 0: it never had one.
+	ConditionNumber int64 `json:"condition_number,omitempty"`
 	// Datasets are those that the member reads.
 	Datasets []dataset.Claim `json:"datasets,omitempty"`
 	// GraceSeconds is how long a released member is asked politely before it is ended by force.
@@ -385,6 +387,10 @@ type MemberObserved struct {
 	Volumes   int64  `json:"volumes,omitempty"`
 	Layers    int64  `json:"layers,omitempty"`
 	Unmounted string `json:"unmounted,omitempty"`
+	// Condition is the number of the condition that is in force for what the member sends (Member.ConditionNumber); 0: none is known to be.
+	// Unconditioned says why it is not that of its cluster.
+	Condition     int64  `json:"condition,omitempty"`
+	Unconditioned string `json:"unconditioned,omitempty"`
 	// HandedOver: the member was sent to its successor, and stands still here, since whether that runs is unknown.
 	HandedOver bool `json:"handed_over,omitempty"`
 	// Arriving is how much of a successor has come from another node so far; nil before and afterwards.

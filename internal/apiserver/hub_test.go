@@ -49,6 +49,7 @@ func (*spoken) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (*spoken) Datasets() []plan.Node                           { return nil }
 func (*spoken) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (*spoken) Layers(*api.Assignment) int64                    { return 0 }
+func (*spoken) Condition(*api.Assignment) (int64, string)       { return 0, "" }
 func (*spoken) Arriving(*api.Assignment) (bytes, ofBytes int64) { return 0, 0 }
 
 func (l *spoken) Node(name string) (api.NodePhase, time.Time, string) {

@@ -19,6 +19,7 @@ type Observed interface {
 	Size(a *api.Assignment) (number int64, unsized string)
 	Mounted(a *api.Assignment) (number int64, unmounted string)
 	Layers(a *api.Assignment) int64
+	Condition(a *api.Assignment) (number int64, missing string)
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	Node(name string) (phase api.NodePhase, lastSeen time.Time, message string)
 }
@@ -72,7 +73,7 @@ func joinMembers(st *api.ClusterStatus, c *state.Cluster, seen Observed) {
 	moving := moves(c, seen)
 	st.Move, st.Reboot = moveStatus(c, moving), rebootStatus(c, seen)
 	st.Snapshots, st.SnapshotRestore, st.DetachingVolumes = snapshotsOf(c), snapshotRestoreStatus(c), detachingNames(c)
-	st.Layers = layersOf(c, seen)
+	st.Layers, st.Condition = layersOf(c, seen), conditionOf(c, seen)
 	for a := range c.Held() {
 		st.Oversubscribed = st.Oversubscribed || a.Oversubscribed
 		switch {

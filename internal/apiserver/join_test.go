@@ -35,6 +35,7 @@ func (observed) Boot(*api.Assignment) string                     { return "" }
 func (observed) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (observed) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (observed) Layers(*api.Assignment) int64                    { return 0 }
+func (observed) Condition(*api.Assignment) (int64, string)       { return 0, "" }
 func (o observed) OnMachine(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return api.MemberPreparing, "its machine boots", a.ByProvisioner() && a.Node == "booting"
 }

@@ -23,6 +23,9 @@ type Live interface {
 	Mounted(a *api.Assignment) (number int64, unmounted string)
 	// Layers returns the number of the layers that an assignment's member has (api.ClusterIntent.LayersNumber).
 	Layers(a *api.Assignment) int64
+	// Condition tells the number of the network condition that an assignment's member has (api.ClusterIntent.ConditionNumber), and why it does not have that
+	// of its cluster.
+	Condition(a *api.Assignment) (number int64, missing string)
 	// Arriving returns how many bytes of a successor have come from another node, of about how many; 0, 0: that is not known.
 	Arriving(a *api.Assignment) (bytes, ofBytes int64)
 	// Node returns a node's phase, the time its agent was last heard (zero: never) and what is wrong, if anything is.

@@ -31,6 +31,7 @@ func (watched) Boot(*api.Assignment) string                     { return "" }
 func (watched) Size(*api.Assignment) (int64, string)            { return 0, "" }
 func (watched) Mounted(*api.Assignment) (int64, string)         { return 0, "" }
 func (watched) Layers(*api.Assignment) int64                    { return 0 }
+func (watched) Condition(*api.Assignment) (int64, string)       { return 0, "" }
 func (w watched) OnMachine(a *api.Assignment) (api.MemberPhase, string, bool) {
 	return w.observed.OnMachine(a)
 }

@@ -60,6 +60,7 @@ func (s *Server) register() {
 	s.registerVolumes()
 	s.registerVolumeAttachments()
 	s.registerLayers()
+	s.registerConditions()
 	s.registerAddresses()
 	s.registerNodes()
 	s.registerMachines()

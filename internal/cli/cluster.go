@@ -24,7 +24,7 @@ func (a *app) clusterCommand() *cobra.Command {
 	cmd.Long = cmd.Short + ". A cluster is named NAME, one of another project than the token's PROJECT.NAME."
 	cmd.AddCommand(
 		a.clusterCreate(), a.clusterApply(), a.clusterList(), a.clusterShow(), a.clusterTop(), a.clusterExplain(), a.clusterEvents(),
-		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterSave(), a.clusterRestore(), a.clusterMigrate(), a.clusterReboot(), a.clusterResize(), a.clusterSnapshot(), a.clusterLayer(),
+		a.clusterScale(), a.clusterPause(), a.clusterResume(), a.clusterSave(), a.clusterRestore(), a.clusterMigrate(), a.clusterReboot(), a.clusterResize(), a.clusterSnapshot(), a.clusterLayer(), a.clusterCondition(),
 		a.clusterExtend(), a.clusterLabel(), a.clusterTrace(), a.clusterDelete(),
 		a.clusterSSH(), a.clusterConsole(), a.clusterForward(), a.clusterConnect(),
 	)

@@ -74,7 +74,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 	}
 	fields(w, "Name", cl.Name, "Project", otherProject(cl.Project), "User", cl.User, "Phase", string(st.Phase), "Message", st.Message, "Paused", pausedText(st), "Files kept", a.pausedFilesText(st), "Saved", savedText(st),
 		"Members", fmt.Sprintf("%d of %d ready%s", st.ReadyMembers, st.TotalMembers, othersText(st.Members)), "Technology", otherTechnology(cl.Spec.Technology), "Data network", sharedText(&cl.Spec), "Subnet", st.CIDR,
-		"Egress", yesNo(cl.Spec.Egress), "Home", clusterHomeText(cl.Spec), "Volumes", volumesText(cl.Spec), "Datasets", strings.Join(api.DatasetsOf(cl.Spec.Groups), ", "), "Layers", layersText(cl.Status.Layers), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
+		"Egress", yesNo(cl.Spec.Egress), "Home", clusterHomeText(cl.Spec), "Volumes", volumesText(cl.Spec), "Datasets", strings.Join(api.DatasetsOf(cl.Spec.Groups), ", "), "Layers", layersText(cl.Status.Layers), "Condition", conditionLine(cl.Status.Condition), "Oversubscribed", over, "Labels", labels(cl.Labels), "Priority", countText(cl.Spec.Priority),
 		"Time limit", a.limitText(cl), "Created", a.age(st.CreatedAt)+" ago", "Ready", ready)
 	fmt.Fprintln(w)
 	printGroups(w, cl.Spec.Groups)

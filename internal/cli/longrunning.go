@@ -315,6 +315,7 @@ agent finds them when it starts again. Needs root.`,
 	cmd.Flags().StringVar(&builder, "builder", string(config.BuilderAuto), "offer to build environments: auto (when the host checks pass) or off; a build may use half of the memory offered, 1 GiB at least")
 	bootedFlags(cmd, &opts)
 	energyFlags(cmd, &opts)
+	cmd.Flags().BoolVar(&opts.Conditions, "conditions", false, "let members have network conditions: this agent forwards their packets then, and takes CPU time for that")
 	logFlags(cmd, &opts.Log, "info")
 	return cmd
 }

@@ -241,6 +241,8 @@ type Agent struct {
 	FabricPorts []api.NodePort
 	// UplinkRate is what the data network's link carries: members' ports with rates share it. 0: what the kernel says of the link.
 	UplinkRate api.Rate
+	// Conditions allows members to have network conditions: the agent forwards their packets, and needs CPU time for that.
+	Conditions bool
 	// InRAM: whoever made the machine's root says that it is in memory, so that nothing of members outlasts the boot.
 	InRAM bool
 	// BootGeneration is the generation of the boot the agent runs in, as the server gave it to a machine that it booted; 0: another's.

@@ -317,6 +317,7 @@ func (r *rendered) addMembers(view *state.View, c *state.Cluster, w whereabouts)
 		}
 		if a.IsMember() {
 			m.Layers, m.LayersNumber = c.Intent.Layers, c.Intent.LayersNumber
+			m.Condition, m.ConditionNumber = c.Intent.Condition, c.Intent.ConditionNumber
 			m.Boot = lifecycle.BootOf(&c.Intent, a.ID)
 			m.HardReboot = m.Boot != "" && c.Intent.Reboot.Hard
 		}

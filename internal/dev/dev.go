@@ -270,6 +270,7 @@ func (p agentProcess) run(ctx context.Context) error {
 	if p.opts.VolumePool != "" {
 		args = append(args, "--volume-pool-size", p.opts.VolumePool)
 	}
+	args = append(args, "--conditions")
 	if p.opts.RAPLTree != "" {
 		args = append(args, "--rapl-tree", p.opts.RAPLTree)
 	}

@@ -44,6 +44,8 @@ type Member struct {
 	Disks []Disk `json:"disks,omitempty"`
 	// IOLimits bound the member's I/O with its home and its mounts, for drivers that are an IOLimiter.
 	IOLimits []IOLimit `json:"io_limits,omitempty"`
+	// Condition is what happens to what the member sends on its cluster's own network, for drivers that are a Conditioner; nil: nothing.
+	Condition *api.NetworkCondition `json:"condition,omitempty"`
 	// ControlDir is a host directory that the agent owns, mounted read-only at /run/nearmetal. The member agent connects to the
 	// agent's socket agent.sock there.
 	ControlDir string `json:"control_dir"`

@@ -103,6 +103,9 @@ type DesiredMember struct {
 	// ChangeVolumes asks for other volumes than it has. What failed is tried again after a pause of its own, which is over: files that are open must
 	// not keep anything else from being done.
 	ChangeVolumes bool
+	// ChangeCondition asks for another condition of what it sends than it is known to have. What failed is tried again after a pause of its own, which is
+	// over.
+	ChangeCondition bool
 	// Snapshot is of an assignment that is to keep the state of a member. Verify asks for that state to be verified. LayDown is of a saved member
 	// that begins with its state in a snapshot.
 	Snapshot, Verify, LayDown bool
@@ -257,6 +260,8 @@ func (in MemberInput) planRunning() []MemberOperation {
 		return []MemberOperation{report, ChangeLimits{}}
 	case in.Desired.ChangeVolumes && !in.Desired.Moving:
 		return []MemberOperation{report, ChangeVolumes{}}
+	case in.Desired.ChangeCondition && !in.Desired.Moving:
+		return []MemberOperation{report, ChangeCondition{}}
 	default:
 		return []MemberOperation{report}
 	}
@@ -305,6 +310,8 @@ func (in MemberInput) planPaused() []MemberOperation {
 		return []MemberOperation{report, ChangeLimits{}}
 	case in.Desired.Paused && in.Desired.ChangeVolumes:
 		return []MemberOperation{report, ChangeVolumes{}}
+	case in.Desired.Paused && in.Desired.ChangeCondition:
+		return []MemberOperation{report, ChangeCondition{}}
 	case in.Desired.Paused:
 		return []MemberOperation{report}
 	case in.waiting():

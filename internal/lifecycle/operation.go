@@ -294,7 +294,7 @@ const (
 )
 
 // MemberOperation is one step a node's agent is to take for one member. At most one of Start, Update, Stop,
-// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize, ChangeVolumes, ChangeLimits and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
+// Pause, Resume, Save, Restore, TakeSnapshot, VerifySnapshot, LayDown, TakeBack, Reboot, ChangeSize, ChangeVolumes, ChangeLimits, ChangeCondition and Clean is in a list. The set is closed: the types below that have the method, which MemberOperations lists.
 type MemberOperation interface{ memberOperation() }
 
 // Start calls the driver's Start; an error is counted with Attempts.Fail.
@@ -343,6 +343,9 @@ type ChangeVolumes struct{}
 // ChangeLimits calls that of the driver (driver.IOLimiter), which holds a member to limits of I/O with its volumes.
 type ChangeLimits struct{}
 
+// ChangeCondition calls that of the driver (driver.Conditioner), which gives what a member sends a condition, or takes it away.
+type ChangeCondition struct{}
+
 // Clean calls the driver's Clean; an error is counted with Attempts.Fail.
 type Clean struct{}
 
@@ -360,23 +363,24 @@ type ReportClean struct{}
 // Reject reports that the desired member is not obeyed, for the agent's log.
 type Reject struct{ Reason string }
 
-func (Start) memberOperation()          {}
-func (Update) memberOperation()         {}
-func (Stop) memberOperation()           {}
-func (Pause) memberOperation()          {}
-func (Resume) memberOperation()         {}
-func (Save) memberOperation()           {}
-func (Restore) memberOperation()        {}
-func (TakeBack) memberOperation()       {}
-func (Reboot) memberOperation()         {}
-func (ChangeSize) memberOperation()     {}
-func (ChangeVolumes) memberOperation()  {}
-func (ChangeLimits) memberOperation()   {}
-func (Clean) memberOperation()          {}
-func (Report) memberOperation()         {}
-func (ReportClean) memberOperation()    {}
-func (Reject) memberOperation()         {}
-func (WakeAt) memberOperation()         {}
-func (TakeSnapshot) memberOperation()   {}
-func (VerifySnapshot) memberOperation() {}
-func (LayDown) memberOperation()        {}
+func (Start) memberOperation()           {}
+func (Update) memberOperation()          {}
+func (Stop) memberOperation()            {}
+func (Pause) memberOperation()           {}
+func (Resume) memberOperation()          {}
+func (Save) memberOperation()            {}
+func (Restore) memberOperation()         {}
+func (TakeBack) memberOperation()        {}
+func (Reboot) memberOperation()          {}
+func (ChangeSize) memberOperation()      {}
+func (ChangeVolumes) memberOperation()   {}
+func (ChangeLimits) memberOperation()    {}
+func (ChangeCondition) memberOperation() {}
+func (Clean) memberOperation()           {}
+func (Report) memberOperation()          {}
+func (ReportClean) memberOperation()     {}
+func (Reject) memberOperation()          {}
+func (WakeAt) memberOperation()          {}
+func (TakeSnapshot) memberOperation()    {}
+func (VerifySnapshot) memberOperation()  {}
+func (LayDown) memberOperation()         {}

@@ -96,6 +96,7 @@ func MemberOperations() []MemberOperation {
 		ChangeSize{},
 		ChangeVolumes{},
 		ChangeLimits{},
+		ChangeCondition{},
 		Clean{},
 		Report{},
 		ReportClean{},

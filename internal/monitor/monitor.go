@@ -126,6 +126,9 @@ type MemberState struct {
 	Volumes   int64
 	Layers    int64
 	Unmounted string
+	// Condition is the number of its network condition, and Unconditioned says why it does not have the one that it is to have.
+	Condition     int64
+	Unconditioned string
 }
 
 // New returns a monitor that has heard of nobody.
@@ -211,7 +214,7 @@ func (m *Monitor) MemberState(node, assignmentID string) (MemberState, bool) {
 	state := MemberState{
 		Phase: seen.Phase, Message: seen.Message, Failure: seen.Failure, StateBytes: seen.StateBytes, Verified: seen.Verified, Since: seen.since,
 		HandedOver: seen.HandedOver, Arriving: seen.Arriving, Moved: seen.Moved, Boot: seen.Boot, Size: seen.Size, Unsized: seen.Unsized,
-		Volumes: seen.Volumes, Layers: seen.Layers, Unmounted: seen.Unmounted,
+		Volumes: seen.Volumes, Layers: seen.Layers, Unmounted: seen.Unmounted, Condition: seen.Condition, Unconditioned: seen.Unconditioned,
 	}
 	if n := m.nodes[node]; n != nil {
 		want, told := n.digests[assignmentID]
@@ -430,7 +433,7 @@ func refusePhases(o *agentstream.Observed) {
 func fitTexts(o *agentstream.Observed) {
 	for i := range o.Members {
 		o.Members[i].Message, o.Members[i].Failure = manifest.Text(o.Members[i].Message), manifest.Text(o.Members[i].Failure)
-		o.Members[i].Unmounted = manifest.Text(o.Members[i].Unmounted)
+		o.Members[i].Unmounted, o.Members[i].Unconditioned = manifest.Text(o.Members[i].Unmounted), manifest.Text(o.Members[i].Unconditioned)
 	}
 	for i := range o.Jobs {
 		o.Jobs[i].Message = manifest.Text(o.Jobs[i].Message)

@@ -61,6 +61,12 @@ func (h heard) Mounted(a *api.Assignment) (number int64, unmounted string) {
 	return seen.Volumes, seen.Unmounted
 }
 
+// Condition implements apiserver.Live.
+func (h heard) Condition(a *api.Assignment) (number int64, missing string) {
+	seen, _ := h.MemberState(a.Node, a.ID)
+	return seen.Condition, seen.Unconditioned
+}
+
 // Layers implements apiserver.Live.
 func (h heard) Layers(a *api.Assignment) int64 {
 	seen, _ := h.MemberState(a.Node, a.ID)

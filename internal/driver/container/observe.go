@@ -169,6 +169,11 @@ func (d *Driver) Wait(ctx context.Context, id string) (driver.Observation, error
 		if err := d.waitInit(ctx, h, id, seen.init); err != nil {
 			return driver.Observation{}, fmt.Errorf("waiting for member %q: %w", id, err)
 		}
+		if has := d.detourOf(id); has != nil && has.init == seen.init {
+			if err := d.endDetour(id); err != nil {
+				d.log.WarnContext(ctx, "the detour of a member that has ended can't be ended", "member", id, "error", err)
+			}
+		}
 		seen = d.look(h, id)
 	}
 	switch seen.state {

@@ -90,7 +90,7 @@ func (d *Driver) endAll(ctx context.Context, h *host, id string, seen sight) err
 	if err := h.cgroups.Kill(ctx, id); err != nil {
 		return err
 	}
-	return d.awaitReaped(ctx, id)
+	return errors.Join(d.awaitReaped(ctx, id), d.endDetour(id))
 }
 
 // orphans are processes of a member that may be children of this process and are awaited by nobody: those of a driver that was here before,

@@ -58,11 +58,12 @@ type member struct {
 	config driver.Member
 	limited
 	listened
-	state   driver.State
-	pid     int
-	code    *int
-	message string
-	ended   chan struct{} // closed at the first process' end
+	condition conditioned
+	state     driver.State
+	pid       int
+	code      *int
+	message   string
+	ended     chan struct{} // closed at the first process' end
 	// progress is how much its first process has done, see Host.Progress.
 	progress int64
 	savedAt  time.Time
