@@ -140,6 +140,8 @@ type node struct {
 	wrap func(driver.Driver) driver.Driver
 	// volumes is where it keeps volumes; nil: it keeps none.
 	volumes *volumefake.Disk
+	// conditions: its agents make network conditions.
+	conditions bool
 }
 
 // node is a machine that is registered: a cluster that is too large for the nodes that are is refused for good.
@@ -210,7 +212,7 @@ func (n *node) start(cores int) {
 		err := agent.Run(ctx, agent.Config{
 			Node: record, StateDir: n.dir, HomeDir: filepath.Join(n.dir, "home"), Server: n.site.http.URL,
 			Client: agenttest.Client(n.name, n.site.http.Client()), Drivers: []driver.Driver{members}, Fabric: n.fabric,
-			Clock: clock, Silence: silence, Responder: n.responder, Volumes: pool,
+			Clock: clock, Silence: silence, Responder: n.responder, Volumes: pool, Conditions: n.conditions,
 			Inspect: func(context.Context) []api.EnvironmentOnNode {
 				n.session()
 				return []api.EnvironmentOnNode{{Name: "local", Stacks: []api.Stack{stack}, OK: true}}

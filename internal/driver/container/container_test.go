@@ -69,7 +69,7 @@ func fixture(r *rig) drivertest.Fixture {
 			m.Files = append(slices.Clone(m.Files), driver.File{Path: "/etc/nearmetal/stubborn", Mode: 0o644})
 		},
 		End:  func(t *testing.T, o driver.Observation, code int) { r.tell(t, o.ID, order{Exit: &code}) },
-		Left: r.left,
+		Left: r.left, Trip: r.trip,
 	}
 }
 

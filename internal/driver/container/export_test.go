@@ -21,3 +21,9 @@ func (d *Driver) MountedImages() []string {
 	defer d.images.mu.Unlock()
 	return slices.Sorted(maps.Values(d.images.mounted))
 }
+
+// HasDetour reports whether packets of a member take a detour of this driver.
+func (d *Driver) HasDetour(id string) bool { return d.detourOf(id) != nil }
+
+// ConditionOf is what the packets of a member meet.
+var ConditionOf = conditionOf

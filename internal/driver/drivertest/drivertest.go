@@ -37,6 +37,8 @@ type Fixture struct {
 	Listen func(t *testing.T, id string) int
 	// Shell runs a command line as root in a running member, and returns what it printed; nil: members of this driver take no volumes.
 	Shell func(t *testing.T, id, line string) (output string, err error)
+	// Trip returns what measures how long a packet takes that a running member sends, together with the way of the answer, which has no condition.
+	Trip func(t *testing.T, id string) func() time.Duration
 	// Left tells what is left of this driver's members on the host.
 	Left func(t *testing.T) []string
 	// Deadline bounds each case, where members take long to start; 0: a minute. Only a hang reaches it.
@@ -96,6 +98,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"a member boots again where it is, once for each request", reboot},
 		{"a running member is given directories and lets go of them, and its record names those that it has", remounts},
 		{"a member takes a new size at once or when it boots again, and its record names the size that it has", resize},
+		{"what a member sends has the condition that is set, until the member ends", conditions},
 		{"a part runs until it is cleaned, or is refused", partRuns},
 		{"a part is found by a new driver, and cleaned by it", partReopen},
 	}

@@ -53,8 +53,16 @@ func meetsTheContract[D driver.Driver](t *testing.T, open func(*fake.Host, fabri
 			Stubborn: func(m *driver.Member) {
 				host.Script(m.Assignment.ID, fake.Behaviour{Stubborn: true})
 			},
-			End:      func(_ *testing.T, o driver.Observation, code int) { host.End(o.ID, code) },
-			Left:     func(*testing.T) []string { return host.IDs() },
+			End:  func(_ *testing.T, o driver.Observation, code int) { host.End(o.ID, code) },
+			Left: func(*testing.T) []string { return host.IDs() },
+			Trip: func(_ *testing.T, id string) func() time.Duration {
+				return func() time.Duration {
+					if c := host.Condition(id); c != nil {
+						return c.Delay.Std()
+					}
+					return 0
+				}
+			},
 			Progress: func(_ *testing.T, id string) int64 { return host.Progress(id) },
 			Listen: func(_ *testing.T, id string) int {
 				host.Listen(id, 7, func(c net.Conn) { _, _ = io.Copy(c, c) })
