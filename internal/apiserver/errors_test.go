@@ -486,6 +486,16 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"cant_add_layer", `belongs to the nodes and has no image`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters/ready/layers", body: `{"environment":"local"}`})
 		}},
+		{"no_network_condition", `run on stack "vm"`, func() *http.Response {
+			stack := func(stack api.Stack) {
+				if _, _, err := s.Repo.UpdateIntent(t.Context(), "ready", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = stack; return nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			stack(api.StackVM)
+			defer stack(api.StackContainer)
+			return send(t, s, request{method: "PUT", path: "/v1/clusters/ready/condition", body: `{"delay":"5ms"}`})
+		}},
 		{"layer_not_found", `has no layer "none"`, func() *http.Response {
 			return send(t, s, request{method: "DELETE", path: "/v1/clusters/ready/layers/none"})
 		}},

@@ -34,6 +34,7 @@ var matrix = map[string]apiserver.Access{
 	"POST /v1/clusters/{name}/save": "change", "POST /v1/clusters/{name}/save-files": "change", "POST /v1/clusters/{name}/restore": "change", "POST /v1/clusters/{name}/migrate": "change",
 	"POST /v1/clusters/{name}/reboot": "change",
 	"POST /v1/clusters/{name}/resize": "change",
+	"PUT /v1/clusters/{name}/condition": "change", "DELETE /v1/clusters/{name}/condition": "change",
 	"POST /v1/clusters/{name}/layers": "change", "DELETE /v1/clusters/{name}/layers/{environment}": "change",
 	"POST /v1/clusters/{name}/volumes": "change", "DELETE /v1/clusters/{name}/volumes/{volume}": "change",
 	"GET /v1/clusters/{name}/snapshots": "read", "POST /v1/clusters/{name}/snapshots": "change",

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"reflect"
 	"strconv"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -36,6 +37,19 @@ func CheckCondition(c api.NetworkCondition, src *Source) error {
 		n.add("delay", "", "or another condition is needed; to take a condition away, clear it")
 	}
 	return n.err()
+}
+
+// float reads a number, which may have a fraction.
+func (d *decoder) float(path string, v value, into reflect.Value) {
+	if !d.want(path, v, kindNumber) {
+		return
+	}
+	n, err := strconv.ParseFloat(v.text, 64)
+	if err != nil {
+		d.problem(path, v, "is out of range")
+		return
+	}
+	into.SetFloat(n)
 }
 
 func percent(value float64) string { return strconv.FormatFloat(value, 'f', -1, 64) }

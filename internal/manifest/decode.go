@@ -121,6 +121,8 @@ func (d *decoder) value(path string, v value, into reflect.Value) {
 		d.string(path, v, into)
 	case into.Kind() == reflect.Int, into.Kind() == reflect.Int64:
 		d.int(path, v, into)
+	case into.Kind() == reflect.Float64:
+		d.float(path, v, into)
 	case into.Kind() == reflect.Bool:
 		if d.want(path, v, kindBool) {
 			into.SetBool(v.text == "true")

@@ -3,6 +3,7 @@ package e2e
 import (
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,8 +68,14 @@ func TestAClustersNetworkHasAConditionAsLongAsItsAgentsRun(t *testing.T) {
 		t.Errorf("cluster show says:\n%s", out)
 	}
 
-	// Without agents packets go straight, and what was delayed comes again: connections of before go on.
+	// Without agents packets go straight.
+	agents := []int{s.agentOf("n1"), s.agentOf("n2")}
 	s.kill()
+	for _, pid := range agents {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
 	straight("without agents")
 	s.start()
 	s.waitForNodes(2)
