@@ -26,6 +26,8 @@ var unreached = map[string]string{
 	"agent.before-sharing":        noSharing,
 	"agent.after-sharing":         noSharing,
 	"agent.before-remount":        noAttachments,
+	"agent.before-condition":      noConditions,
+	"container.after-detour":      noConditions,
 	"container.before-remount":    noAttachments,
 	"container.after-mount":       noAttachments,
 	"agent.before-resize":         "only virtual machines are resized; TestAMemberHoldsItsNewSizeFromTheDecisionAndHasItOnceItReboots restarts the agent",
@@ -82,6 +84,9 @@ const noVirtualMachines = "virtual machines are no part of a cluster's life on t
 
 // noAttachments: members of this cluster are on several nodes, which one volume is not on.
 const noAttachments = "volumes of this cluster do not change; TestAnAgentMayDieAmidARemount and TestVolumesOfARunningClusterChange end the agent"
+
+// noConditions: the network of this cluster has no condition.
+const noConditions = "the network of this cluster has no condition; TestAClustersNetworkHasAConditionAsLongAsItsAgentsRun kills the agents"
 
 // noSharing: this kernel need not have NFS.
 const noSharing = "volumes of this cluster do not cross between nodes; agents die here in TestAVolumeReachesOtherNodesAndIsTakenFromOneThatIsLost (make test-volume-guest)"

@@ -69,7 +69,7 @@ func guards() []Mutant {
 		rebootGuards,
 		resizeGuards,
 		foreignGuards,
-		homeGuards, silentGuards, volumeGuards, volumeAttachGuards, blockGuards, metalGuards, layerGuards, hcaGuards, monitorGuards, machineVolumeGuards, remoteDataGuards, warmGuards, bmcGuards, ioLimitGuards, backupGuards, importGuards,
+		homeGuards, silentGuards, volumeGuards, volumeAttachGuards, blockGuards, metalGuards, layerGuards, conditionGuards, hcaGuards, monitorGuards, machineVolumeGuards, remoteDataGuards, warmGuards, bmcGuards, ioLimitGuards, backupGuards, importGuards,
 
 		consoleGuards, shapeGuards,
 		hostCheckGuards, gpuGuards, gpuServerGuards, gpuMeasureGuards, passthroughGuards,

@@ -40,8 +40,8 @@ var ioLimitGuards = []Mutant{
 	{
 		Guard:   "a member that is not held to its limits says so",
 		File:    "internal/agent/members.go",
-		Find:    "m.unlimited(), m.memoryText())",
-		Replace: "m.memoryText())",
+		Find:    "m.unlimited(), m.unconditioned(),",
+		Replace: "m.unconditioned(),",
 		Test:    "./internal/agent TestMembersAreHeldToTheLimitsOfTheirVolumes",
 	},
 	{

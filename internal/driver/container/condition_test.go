@@ -26,20 +26,8 @@ func (r *rig) trip(t *testing.T, id string) func() time.Duration {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = peer.Close() })
-	run := func(space netns.Handle, line string) {
-		t.Helper()
-		if err := space.Do(func() error {
-			out, err := exec.Command("sh", "-ec", line).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w: %s", line, err, out)
-			}
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run(peer, fmt.Sprintf("ip link add eth1 type veth peer name eth0 netns /proc/%d/fd/%d; ip link set eth1 up; ip addr add 10.64.0.3/20 dev eth1", os.Getpid(), inside.FD()))
-	run(inside, "ip addr add 10.64.0.2/20 dev eth0; ip link set eth0 up")
+	runIn(t, peer, fmt.Sprintf("ip link add eth1 type veth peer name eth0 netns /proc/%d/fd/%d; ip link set eth1 up; ip addr add 10.64.0.3/20 dev eth1", os.Getpid(), inside.FD()))
+	runIn(t, inside, "ip addr add 10.64.0.2/20 dev eth0; ip link set eth0 up")
 	if err := inside.Close(); err != nil { // else it would outlive the member
 		t.Fatal(err)
 	}
@@ -60,6 +48,22 @@ func (r *rig) trip(t *testing.T, id string) func() time.Duration {
 		}
 		return took
 	}
+}
+
+// runIn runs a command line in a network namespace, and returns what it printed.
+func runIn(t *testing.T, space netns.Handle, line string) (out string) {
+	t.Helper()
+	if err := space.Do(func() error {
+		said, err := exec.Command("sh", "-ec", line).CombinedOutput()
+		out = string(said)
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, said)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // network opens the network namespace of a running member.
@@ -85,8 +89,45 @@ func (r *rig) network(t *testing.T, id string) netns.Handle {
 	return netns.Handle{}
 }
 
-// A detour holds a member's network namespace, and ends with the member although nobody stops it.
+// A detour holds a member's network namespace, and ends with the member, whether somebody stops that or not.
 func TestADetourEndsWithItsMember(t *testing.T) {
+	needHost(t, "crun")
+	for _, stopped := range []bool{false, true} {
+		r := newRig(t, "crun")
+		m := r.member(t)
+		id := m.Assignment.ID
+		if err := r.Start(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		r.trip(t, id)
+		m.Condition = delayOf(5 * time.Millisecond)
+		if err := r.SetCondition(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		if stopped {
+			if err := r.Stop(t.Context(), id, 0); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			ended := make(chan error, 1)
+			go func() {
+				_, err := r.Wait(t.Context(), id)
+				ended <- err
+			}()
+			code := 0
+			r.tell(t, id, order{Exit: &code})
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.HasDetour(id) {
+			t.Errorf("stopped %t: the detour of a member that has ended is still there", stopped)
+		}
+	}
+}
+
+// A condition that is not in force is an error, whatever keeps it from that, and the next attempt begins anew.
+func TestAConditionCountsOnceItIsMeasured(t *testing.T) {
 	needHost(t, "crun")
 	r := newRig(t, "crun")
 	m := r.member(t)
@@ -95,17 +136,38 @@ func TestADetourEndsWithItsMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.trip(t, id)
-	m.Condition = delayOf(5 * time.Millisecond)
+	in := func(line string) string {
+		t.Helper()
+		space := r.network(t, id)
+		defer space.Close()
+		return runIn(t, space, line)
+	}
+	m.Condition = delayOf(20 * time.Millisecond)
 	if err := r.SetCondition(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	code := 0
-	r.tell(t, id, order{Exit: &code})
-	if _, err := r.Wait(t.Context(), id); err != nil {
-		t.Fatal(err)
+	in("ip rule del priority 10")
+	if err := r.SetCondition(t.Context(), m); !errors.Is(err, condition.ErrNotInForce) {
+		t.Errorf("while packets go past the detour: %v, want ErrNotInForce", err)
 	}
 	if r.HasDetour(id) {
-		t.Error("the detour of a member that has ended is still there")
+		t.Error("a detour that packets go past is still there")
+	}
+	if err := r.SetCondition(t.Context(), m); err != nil {
+		t.Errorf("the next attempt: %v", err)
+	}
+	m.Condition = nil
+	if err := r.SetCondition(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	const usual = "ip rule list | sort"
+	before := in(usual)
+	in("ip rule add priority 30 iif lo table 7234305") // as a killed process leaves it
+	if err := r.SetCondition(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if after := in(usual); after != before {
+		t.Errorf("what an ended process left is still there:\n%s", after)
 	}
 }
 
