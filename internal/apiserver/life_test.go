@@ -192,10 +192,7 @@ func TestPausingIsIdempotentAndResumingNeedsAPause(t *testing.T) {
 
 func TestAClusterThatCouldNotBeSavedTakesRequestsLikeARunningOne(t *testing.T) {
 	s, c, _ := ready(t, api.ClusterRequest{Name: "c1"})
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	cl, err := c.SaveCluster(t.Context(), "c1")
 	if err != nil {
 		t.Fatal(err)
@@ -227,10 +224,7 @@ func TestSavingIsIdempotentAndRestoringNeedsASave(t *testing.T) {
 		t.Errorf("save of containers: %v", err)
 	}
 	// The nodes here carry no virtual machines.
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	if _, err := c.RestoreCluster(t.Context(), "c1"); !client.HasCode(err, "wrong_phase") || !strings.Contains(err.Error(), "is not saved, it is ready") {
 		t.Errorf("restore of what runs: %v", err)
 	}

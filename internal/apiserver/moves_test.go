@@ -18,10 +18,7 @@ func TestAMoveIsAskedForOnceAndItsMembersAreListed(t *testing.T) {
 		}
 	}
 	refused("containers", api.MigrateRequest{}, "cant_move", `only members of stack "vm" can move`)
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	refused("an unknown node", api.MigrateRequest{To: "n9"}, "invalid_request", `the site has no node "n9"`)
 	refused("an unknown member", api.MigrateRequest{Members: []string{"c1-9"}}, "member_not_found", "c1-9")
 	refused("its own node", api.MigrateRequest{Members: []string{"c1-0"}, To: "n1"}, "cant_move", "already")

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/api/client"
 )
 
@@ -17,10 +18,7 @@ func TestARebootIsRequestedOnceAndItsMembersAreListed(t *testing.T) {
 		}
 	}
 	refused("containers", api.RebootRequest{}, "cant_reboot", `only members of stack "vm" can reboot`)
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	refused("an unknown member", api.RebootRequest{Members: []string{"c1-9"}}, "member_not_found", "c1-9")
 	cl, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{Members: []string{"c1-1"}, Hard: true})
 	if err != nil {
@@ -38,10 +36,7 @@ func TestARebootIsRequestedOnceAndItsMembersAreListed(t *testing.T) {
 
 func TestAHardRebootOvertakesAGracefulOneThatWaits(t *testing.T) {
 	s, c, _ := ready(t, api.ClusterRequest{Name: "c1", Size: 2})
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	request := func(hard bool, members ...string) error {
 		_, err := c.RebootCluster(t.Context(), "c1", api.RebootRequest{Members: members, Hard: hard})
 		return err
@@ -66,5 +61,17 @@ func TestAHardRebootOvertakesAGracefulOneThatWaits(t *testing.T) {
 	}
 	if err := request(true); !client.HasCode(err, "wrong_phase") {
 		t.Errorf("a second hard reboot: %v, want wrong_phase", err)
+	}
+}
+
+// onStack has the members of cluster c1 on a stack, as the API's own view knows when it returns.
+func onStack(t *testing.T, s *apiservertest.Site, stack api.Stack) {
+	t.Helper()
+	_, revision, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = stack; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Cache.WaitRevision(t.Context(), revision); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -44,10 +44,7 @@ func TestASnapshotIsRequestedOnceAndListedUntilItIsGone(t *testing.T) {
 		}
 	}
 	refused("a cluster of containers", "s1", "cant_save", `only members of stack "vm" have snapshots`)
-	_, _, err := s.Repo.UpdateIntent(t.Context(), "c1", "", func(in *api.ClusterIntent) error { in.Spec.Groups[0].Stack = api.StackVM; return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	onStack(t, s, api.StackVM)
 	refused("a name that is no label", "S 1", "invalid_request", "is not a DNS label")
 	refused("a node without room", "s1", "no_room", `node "n2" offers 0`)
 	s.OfferDisk("n2", 1<<40)

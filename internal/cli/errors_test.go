@@ -43,7 +43,7 @@ func TestErrorsSayWhatWasWrongAndExitByTheirKind(t *testing.T) {
 	tests := []testCase{
 		{"unknown command", sh, "clutser list", 2, []string{`no command "clutser"`, `did you mean "cluster"? See 'nearmetal --help'`}},
 		{"unknown verb", sh, "cluster destroy c1", 2, []string{`no command "destroy"`}},
-		{"noun alone", sh, "cluster", 2, []string{"needs one of: apply, console, create, delete, events, explain, "}},
+		{"noun alone", sh, "cluster", 2, []string{"needs one of: apply, condition, console, create, delete, events, explain, "}},
 		{"unknown flag", sh, "cluster list --wide", 2, []string{"--wide", "--help"}},
 		{"unknown format", sh, "cluster list -o xml", 2, []string{"table, json or yaml"}},
 		{"no name", sh, "cluster show", 2, []string{"name the cluster"}},

@@ -8,10 +8,12 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// limited is what a member's I/O is held to, and why it can be held to nothing else.
+// limited is what a member's I/O is held to, and why it can be held to nothing else, and the condition of its network.
 type limited struct {
 	limits []driver.IOLimit
 	why    error
+	// condition is that of what it sends.
+	condition conditioned
 }
 
 // LimitIO notes the limits of a living member's I/O.
