@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 )
 
 func TestARebootIsRequestedOnceAndItsMembersAreListed(t *testing.T) {
