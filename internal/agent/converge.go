@@ -17,7 +17,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/failpoint"
 	"github.com/nearmetal/nearmetal/internal/filetree"
 	"github.com/nearmetal/nearmetal/internal/lifecycle"
-	"github.com/nearmetal/nearmetal/internal/tracing"
 )
 
 // converge plans every member that no operation is under way for, and starts what is to be done.
@@ -375,17 +374,6 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	})
 }
 
-// task is a call of a driver for a member.
-type task struct {
-	what string
-	// life ends it early.
-	life     context.Context
-	deadline time.Duration
-	// slots bounds how many such calls there are at once; nil: nothing does.
-	slots chan struct{}
-	call  func(context.Context) error
-}
-
 // run calls a driver for a member, within a deadline, and posts how it went: done on success, a counted failure otherwise.
 func (a *Agent) run(ctx context.Context, m *memberState, what string, deadline time.Duration, call func(context.Context) error, done func(*memberState)) {
 	a.perform(ctx, m, task{what, ctx, deadline, a.slots, call}, a.counting(ctx, m, done))
@@ -406,27 +394,6 @@ func (a *Agent) perform(ctx context.Context, m *memberState, do task, ended func
 			ended(err)
 		})
 	}()
-}
-
-// inTurn makes the call once there is a slot for it.
-func (t task) inTurn(ctx context.Context) error {
-	if t.slots != nil {
-		select {
-		case t.slots <- struct{}{}:
-			defer func() { <-t.slots }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	bounded, cancel := context.WithTimeout(ctx, t.deadline)
-	defer cancel()
-	bounded, end := tracing.Stage(bounded, t.what)
-	err := t.call(bounded)
-	end(err)
-	if err != nil && errors.Is(bounded.Err(), context.DeadlineExceeded) {
-		err = errors.Join(err, errors.New("the operation took longer than "+t.deadline.String()))
-	}
-	return err
 }
 
 // counting returns what is done about the end of a driver's call: done on success, a counted failure otherwise.

@@ -454,25 +454,6 @@ func (h *Host) mend(id string) (driver.Member, error) {
 	return m.config, nil
 }
 
-// Dial connects to what Host.Listen made a member serve.
-func (d *Driver) Dial(_ context.Context, id string, port int) (net.Conn, error) {
-	h := d.host
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	m := h.members[id]
-	switch {
-	case m == nil:
-		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, driver.ErrNotFound)
-	case m.state != driver.StateRunning:
-		return nil, fmt.Errorf("connecting to port %d of member %q: the member is %s", port, id, m.state)
-	case m.services[port] == nil:
-		return nil, fmt.Errorf("connecting to port %d of member %q: connection refused", port, id)
-	}
-	near, far := net.Pipe()
-	go m.services[port](far)
-	return near, nil
-}
-
 var errScripted = errors.New("scripted to fail")
 
 func validID(id string) bool {

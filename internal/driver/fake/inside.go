@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"fmt"
 	"net"
 
 	"github.com/nearmetal/nearmetal/internal/driver"
@@ -40,3 +41,22 @@ func (d *Driver) ListenInside(ctx context.Context, id string, port int) (net.Lis
 }
 
 var _ driver.LoopbackListener = (*Driver)(nil)
+
+// Dial connects to what Host.Listen made a member serve.
+func (d *Driver) Dial(_ context.Context, id string, port int) (net.Conn, error) {
+	h := d.host
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m := h.members[id]
+	switch {
+	case m == nil:
+		return nil, fmt.Errorf("connecting to port %d of member %q: %w", port, id, driver.ErrNotFound)
+	case m.state != driver.StateRunning:
+		return nil, fmt.Errorf("connecting to port %d of member %q: the member is %s", port, id, m.state)
+	case m.services[port] == nil:
+		return nil, fmt.Errorf("connecting to port %d of member %q: connection refused", port, id)
+	}
+	near, far := net.Pipe()
+	go m.services[port](far)
+	return near, nil
+}
