@@ -128,7 +128,7 @@ fuzz: setup member boot smp ## fuzz each parser and message for NEARMETAL_FUZZ_T
 	done
 
 # The guest is Debian's own kernel with cgroup v2 only, emulated. It runs what depends on the kernel's cgroups; GUEST_TESTS=. runs all of it.
-IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules loop' -p 1 -count=1 -timeout 40m
+IN_GUEST = NEARMETAL_BIN_DIR=$(CURDIR)/bin $(GO) test -exec '$(ASROOT) $(CURDIR)/bin/cgroupv2 -modules loop,tun' -p 1 -count=1 -timeout 40m
 test-guest: setup build ## test in emulated Debian guests: the container stack under cgroup v2, and a power cut
 	$(GO) build -o bin/cgroupv2 ./testbed/cgroupv2
 	$(IN_GUEST) -run '$(GUEST_TESTS)' $(GUEST_UNITS)

@@ -118,7 +118,7 @@ func (r *Repo) looseEvents(ctx context.Context, name string, after int64, limit 
 
 // packedEvents are the events of a log after a number that are packed: up to limit, and perhaps some more.
 func (r *Repo) packedEvents(ctx context.Context, name string, after int64, limit int) ([]api.Event, error) {
-	var events []api.Event
+	events := []api.Event{} // none are an empty list to the API's clients
 	for from := after; len(events) < limit; {
 		page, err := r.store.Page(ctx, prefixEventPack+name+"/", keyEventPack(name, from), 1+limit/packedAtOnce)
 		if err != nil {

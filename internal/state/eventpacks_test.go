@@ -79,6 +79,9 @@ func TestTheEventsOfAFormerClusterAreOneKey(t *testing.T) {
 			t.Helper()
 			w.reach(w.repo.AppendEvents(t.Context(), slices.Repeat([]api.Event{{Cluster: cluster, Time: now, Reason: "Placed"}}, n)...))
 		}
+		if none, err := w.cache.Events(t.Context(), "lab.old", 0, 10); err != nil || none == nil || len(none) > 0 {
+			t.Errorf("events of nobody: %v, %v", none, err)
+		}
 		say("lab.old", 30)
 		say("lab.old-2", 1)
 		say("c1", 30) // it goes on

@@ -37,6 +37,10 @@ var ofRequests = []string{
 	"state.after-import-given-up",
 }
 
+// ofStarts are the marks after which a member runs. Who dies at one of them keeps others of its site from the rest: the next agent finds the member
+// running. So each is in a lane of its own.
+var ofStarts = []string{"container.after-start", "container.after-running", "agent.after-start"}
+
 // deal deals marks out to lanes, those of requests to the first and the others of the server to the rest.
 func deal(marks []string) [lanes][]string {
 	var dealt [lanes][]string
@@ -47,6 +51,8 @@ func deal(marks []string) [lanes][]string {
 			lane = 0
 		case strings.HasPrefix(mark, "state.") || strings.HasPrefix(mark, "controller."):
 			lane = 1 + i%(lanes-1)
+		case slices.Contains(ofStarts, mark):
+			lane = slices.Index(ofStarts, mark)
 		}
 		dealt[lane] = append(dealt[lane], mark)
 	}
