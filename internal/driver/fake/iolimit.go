@@ -8,12 +8,10 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 )
 
-// limited is what a member's I/O is held to, and why it can be held to nothing else, and the condition of its network.
+// limited is what a member's I/O is held to, and why it can be held to nothing else.
 type limited struct {
 	limits []driver.IOLimit
 	why    error
-	// condition is that of what it sends.
-	condition conditioned
 }
 
 // LimitIO notes the limits of a living member's I/O.

@@ -32,7 +32,6 @@ var probed = netip.MustParseAddr("192.0.0.8")
 type Detour struct {
 	link  *Link
 	space netns.Handle
-	route *netlink.Handle
 	cfg   DetourConfig
 }
 
