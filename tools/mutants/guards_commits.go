@@ -112,7 +112,7 @@ var commitGuards = []Mutant{
 		File:    "internal/state/events.go",
 		Find:    `return events[:min(limit, len(events))], nil`,
 		Replace: `return events, nil`,
-		Test:    "./internal/apiserver TestEventsAreListedByPagesOfTheSizeThatIsAskedFor",
+		Test:    "./internal/state TestPackedEventsReadAsBefore",
 	},
 	{
 		Guard:   "events of a former cluster are not its namesake's",
@@ -126,7 +126,7 @@ var commitGuards = []Mutant{
 		File:    "internal/apiserver/events.go",
 		Find:    `if len(page) < wanted {`,
 		Replace: `if len(page) < wanted || len(events) == 0 {`,
-		Test:    "./internal/apiserver TestEventsAreListedByPagesOfTheSizeThatIsAskedFor",
+		Test:    "./internal/state TestPackedEventsReadAsBefore",
 	},
 	{
 		Guard:   "another machine can't take the name of a known one",
