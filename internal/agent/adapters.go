@@ -20,6 +20,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/fabric/node/simulated"
 	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
 	"github.com/nearmetal/nearmetal/internal/fabric/plan"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 )
 
 // adapters are the node's adapters that members may have, as the options name them.
@@ -62,7 +63,7 @@ func openFunctions(ctx context.Context, opts config.Agent, dir string, log *slog
 			log.InfoContext(ctx, "virtual machines can't have functions of adapters", "module", fabric.DriverVFIO, "error", err, "said", strings.TrimSpace(string(out)))
 		}
 	}
-	ports, err := openAdapters(ctx, opts, dir, sriov.Kernel{Root: "/"}, log)
+	ports, err := openAdapters(ctx, opts, dir, sriov.Kernel{Tree: kerneltree.Tree{Root: "/"}}, log)
 	if err != nil {
 		return nil, nil, err
 	}

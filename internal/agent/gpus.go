@@ -18,6 +18,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver/vm"
 	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/gpu/passthrough"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 )
 
 // nodeGPUs are a node's GPUs for the drivers of its stacks.
@@ -66,7 +67,7 @@ func openPassthrough(ctx context.Context, opts config.Agent, dir string, log *sl
 	case opts.GPUs.Of > 0 && len(opts.PassthroughGPUs) > 0:
 		return nil, fmt.Errorf("--passthrough-gpus conflicts with --gpus %s: only a node that has all GPUs of its machine gives them to virtual machines", opts.GPUs)
 	}
-	m, err := passthrough.Open(passthrough.Config{Host: passthrough.Kernel{Root: "/"}, Dir: filepath.Join(dir, "gpus"), Clearing: clearing, Log: log})
+	m, err := passthrough.Open(passthrough.Config{Host: passthrough.Kernel{Tree: kerneltree.Tree{Root: "/"}}, Dir: filepath.Join(dir, "gpus"), Clearing: clearing, Log: log})
 	if err != nil {
 		return nil, err
 	}

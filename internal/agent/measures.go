@@ -17,7 +17,7 @@ import (
 // measureTime bounds a measurement; the server's patience is longer.
 const measureTime = 25 * time.Second
 
-// shortestLoad is the shortest time of which the load of the node's own OpenCL device is told.
+// shortestLoad is the shortest time over which the load of the node's own OpenCL device is measured.
 const shortestLoad = 10 * time.Second
 
 // measures is what the last measurement found of servers, from which the next one goes on.

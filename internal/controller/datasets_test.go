@@ -48,6 +48,6 @@ func TestADatasetIsCopiedStreamedOrCachedAsItsGroupAsks(t *testing.T) {
 		t.Errorf("lists of URLs: %q", lists)
 	}
 	if got := changed["n2"].Caches; len(got) != 1 || got[0].UID != "dgone" || !got[0].Purge {
-		t.Errorf("n2, which has cached a dataset that was deleted, is told %+v", got)
+		t.Errorf("n2, which has cached a dataset that was deleted, gets the orders %+v", got)
 	}
 }

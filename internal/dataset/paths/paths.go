@@ -73,7 +73,7 @@ func Sensible(p *dataset.Passage) bool {
 }
 
 // Learn returns what is known of a path after a passage on it. from is the path's place, as it is stored. Of a passage that is no newer than what is known
-// nothing is learned, so one that is told twice counts once.
+// nothing is learned, so one that is reported twice counts once.
 func Learn(known api.DataPath, from string, p *dataset.Passage, now time.Time) api.DataPath {
 	at := p.At
 	if at.After(now) { // the node's clock is ahead: nothing is measured in the future

@@ -68,7 +68,7 @@ const (
 )
 
 // RateOf is what a path carries, in bytes per second, by the seconds that some bytes took. It is Seconds turned around. least: round trips explain nearly all
-// of that time, so the path carries this much or more. 0: nothing is told.
+// of that time, so the path carries this much or more. 0: the time says nothing of the path.
 func RateOf(bytes, seconds, roundTrip float64, by Flow) (rate float64, least bool) {
 	at := func(rate float64) float64 { return Seconds(bytes, Path{RoundTrip: roundTrip, Rate: rate}, by) }
 	switch {

@@ -17,6 +17,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/fabric/node/sriov"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 	"github.com/nearmetal/nearmetal/internal/needs"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
@@ -50,7 +51,7 @@ func newAdapterRig(t *testing.T, functions int) *adapterRig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.manager, err = sriov.Open(sriov.Config{Host: sriov.Kernel{Root: "/"}, Dir: t.TempDir(), Settle: 30 * time.Second, Answer: 30 * time.Second}); err != nil {
+	if r.manager, err = sriov.Open(sriov.Config{Host: sriov.Kernel{Tree: kerneltree.Tree{Root: "/"}}, Dir: t.TempDir(), Settle: 30 * time.Second, Answer: 30 * time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.manager.SetCount(t.Context(), r.pf, functions); err != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 )
 
 // Host is a kernel. Paths are absolute, and patterns those of path/filepath.Match. Any call may hang: Manager bounds them.
@@ -31,66 +33,13 @@ type Host interface {
 }
 
 // Kernel is the running kernel as a Host.
-type Kernel struct {
-	// Root is where its file systems are: "/" but for tests.
-	Root string
-}
+type Kernel struct{ kerneltree.Tree }
 
 var _ Host = Kernel{}
 
-func (k Kernel) at(name string) string { return filepath.Join(k.Root, name) }
-
-// ReadFile implements Host.
-func (k Kernel) ReadFile(name string) (string, error) {
-	text, err := os.ReadFile(k.at(name))
-	return strings.TrimSpace(string(text)), err
-}
-
-// WriteFile implements Host. Files of sysfs take their value in one write, and are never made.
-func (k Kernel) WriteFile(name, text string) error {
-	f, err := os.OpenFile(k.at(name), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
-}
-
-// Readlink implements Host.
-func (k Kernel) Readlink(name string) (string, error) {
-	target, err := os.Readlink(k.at(name))
-	if err != nil {
-		return "", err
-	}
-	return path.Base(target), nil
-}
-
-// Glob implements Host.
-func (k Kernel) Glob(pattern string) ([]string, error) {
-	names, err := filepath.Glob(k.at(pattern))
-	for i := range names {
-		names[i] = "/" + strings.TrimPrefix(strings.TrimPrefix(names[i], filepath.Clean(k.Root)), "/")
-	}
-	return names, err
-}
-
-// GroupInUse implements Host: a group can be opened once (Documentation/driver-api/vfio.rst).
-func (k Kernel) GroupInUse(group string) (bool, error) {
-	f, err := os.OpenFile(k.at("/dev/vfio/"+group), os.O_RDWR, 0)
-	switch {
-	case err == nil:
-		return false, f.Close()
-	case errors.Is(err, unix.EBUSY):
-		return true, nil
-	case errors.Is(err, unix.ENOENT):
-		return false, nil
-	}
-	return false, err
-}
-
 // Memory implements Host. A window that goes away while it is mapped is an error, not the end of the process.
 func (k Kernel) Memory(name string, bytes int64, do func([]byte) error) (err error) {
-	f, err := os.OpenFile(k.at(name), os.O_RDWR, 0)
+	f, err := os.OpenFile(k.At(name), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
@@ -111,7 +60,7 @@ func (k Kernel) Memory(name string, bytes int64, do func([]byte) error) (err err
 
 // Users implements Host by the open files of all processes.
 func (k Kernel) Users(nodes []string) []string {
-	links, _ := filepath.Glob(k.at("/proc/[0-9]*/fd/*"))
+	links, _ := filepath.Glob(k.At("/proc/[0-9]*/fd/*"))
 	wanted := map[string]bool{}
 	for _, node := range nodes {
 		wanted[node] = true
@@ -125,7 +74,7 @@ func (k Kernel) Users(nodes []string) []string {
 			continue
 		}
 		seen[pid] = true
-		name, _ := os.ReadFile(k.at("/proc/" + pid + "/comm"))
+		name, _ := os.ReadFile(k.At("/proc/" + pid + "/comm"))
 		users = append(users, fmt.Sprintf("%q (PID %s)", strings.TrimSpace(string(name)), pid))
 	}
 	return users

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
@@ -24,7 +25,7 @@ const (
 func TestAKernelsGPUHoldsNothingOfItsLastOwner(t *testing.T) {
 	needs.Request(t, "NEARMETAL_GPU_GUEST", "make test-gpu-guest, whose guest has a GPU and an IOMMU")
 	needs.Root(t, "gives a GPU to vfio-pci")
-	kernel := Kernel{Root: "/"}
+	kernel := Kernel{kerneltree.Tree{Root: "/"}}
 	cards, err := ReadCards(kernel)
 	if err != nil || len(cards) != 1 || cards[0].Problem() != "" {
 		t.Fatalf("the guest has the GPUs %+v (%v), want one without a problem", cards, err)

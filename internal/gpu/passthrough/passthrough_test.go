@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 )
 
 // The machine of these tests: a GPU with audio in its group, behind a bridge, and a chip for the firmware's screen.
@@ -42,7 +43,7 @@ type model struct {
 
 func newModel(t *testing.T) *model {
 	t.Helper()
-	m := &model{Kernel: Kernel{Root: t.TempDir()}, t: t, native: map[string]string{gpuPCI: "nvidia", audioPCI: "snd_hda_intel"}, fail: map[string]error{}}
+	m := &model{Kernel: Kernel{kerneltree.Tree{Root: t.TempDir()}}, t: t, native: map[string]string{gpuPCI: "nvidia", audioPCI: "snd_hda_intel"}, fail: map[string]error{}}
 	m.device(gpuPCI, "0x030200", "17")
 	m.device(audioPCI, "0x040300", "17")
 	m.device(bridgePCI, "0x060400", "17")
@@ -71,34 +72,34 @@ func (m *model) device(pci, class, group string) {
 		m.set(dir+"/"+name, text)
 	}
 	m.set("/sys/kernel/iommu_groups/"+group+"/devices/"+pci, "")
-	m.link(dir+"/iommu_group", m.at("/sys/kernel/iommu_groups/"+group))
+	m.link(dir+"/iommu_group", m.At("/sys/kernel/iommu_groups/"+group))
 }
 
 func (m *model) set(name, text string) {
 	m.t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(m.at(name)), 0o755), os.WriteFile(m.at(name), []byte(text), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(m.At(name)), 0o755), os.WriteFile(m.At(name), []byte(text), 0o600)); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
 func (m *model) link(name, target string) {
 	m.t.Helper()
-	_ = os.Remove(m.at(name))
-	if err := os.Symlink(target, m.at(name)); err != nil {
+	_ = os.Remove(m.At(name))
+	if err := os.Symlink(target, m.At(name)); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
 func (m *model) remove(name string) {
 	m.t.Helper()
-	if err := os.RemoveAll(m.at(name)); err != nil {
+	if err := os.RemoveAll(m.At(name)); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
 func (m *model) memory() string {
 	m.t.Helper()
-	text, err := os.ReadFile(m.at(pciDevices + gpuPCI + "/resource1"))
+	text, err := os.ReadFile(m.At(pciDevices + gpuPCI + "/resource1"))
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -5,10 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path"
-	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -16,65 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/fabric"
+	"github.com/nearmetal/nearmetal/internal/kerneltree"
 )
 
 // Kernel is the running kernel as a Host.
-type Kernel struct {
-	// Root is where its file systems are: "/" but for tests, which can show it a tree, but no netlink.
-	Root string
-}
+type Kernel struct{ kerneltree.Tree }
 
 var _ Host = Kernel{}
-
-func (k Kernel) at(name string) string { return filepath.Join(k.Root, name) }
-
-// ReadFile implements Host.
-func (k Kernel) ReadFile(name string) (string, error) {
-	text, err := os.ReadFile(k.at(name))
-	return strings.TrimSpace(string(text)), err
-}
-
-// WriteFile implements Host. Files of sysfs take their value in one write, and are never made.
-func (k Kernel) WriteFile(name, text string) error {
-	f, err := os.OpenFile(k.at(name), os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
-}
-
-// Readlink implements Host.
-func (k Kernel) Readlink(name string) (string, error) {
-	target, err := os.Readlink(k.at(name))
-	if err != nil {
-		return "", err
-	}
-	return path.Base(target), nil
-}
-
-// Glob implements Host.
-func (k Kernel) Glob(pattern string) ([]string, error) {
-	names, err := filepath.Glob(k.at(pattern))
-	for i := range names {
-		names[i] = "/" + strings.TrimPrefix(strings.TrimPrefix(names[i], filepath.Clean(k.Root)), "/")
-	}
-	return names, err
-}
-
-// GroupInUse implements Host: a group can be opened once (Documentation/driver-api/vfio.rst).
-func (k Kernel) GroupInUse(group string) (bool, error) {
-	f, err := os.OpenFile(k.at("/dev/vfio/"+group), os.O_RDWR, 0)
-	switch {
-	case err == nil:
-		return false, f.Close()
-	case errors.Is(err, unix.EBUSY):
-		return true, nil
-	case errors.Is(err, unix.ENOENT):
-		return false, nil
-	}
-	return false, err
-}
 
 // Eswitch implements Host, by devlink.
 func (k Kernel) Eswitch(pf string) (string, error) {
