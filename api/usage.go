@@ -53,7 +53,7 @@ type UsageRecord struct {
 
 // NodeSpan is the offer of a node over a time in which neither its capacity nor its being up or down changed.
 type NodeSpan struct {
-	// Seq counts the spans of the node, 1 for the first.
+	// Seq is 0, so a node has one present span. Older versions counted spans by it.
 	Seq         int64  `json:"seq"`
 	Node        string `json:"node"`
 	Cores       int    `json:"cores"`

@@ -19,11 +19,15 @@ type offered struct {
 }
 
 // nodeSpans keeps the record of what every node offered, and when it was down, for the account of the site's capacity. A node that is
-// only not heard of is what it was.
+// only not heard of is what it was, and a machine that is off until somebody wants it is not down.
 func (p *pass) nodeSpans(ctx context.Context) error {
 	phases := make([]byte, 0, len(p.view.Nodes))
 	for n := range p.view.Agents() {
-		phases = append(phases, p.Nodes[n.Name].Phase[0])
+		phase := p.Nodes[n.Name].Phase[0]
+		if p.Rests(n.Name) {
+			phase = '-'
+		}
+		phases = append(phases, phase)
 	}
 	now := offered{offers: p.view.Offers, phases: string(phases)}
 	if now == p.offered {
@@ -34,7 +38,7 @@ func (p *pass) nodeSpans(ctx context.Context) error {
 		errs = append(errs, p.nodeSpan(ctx, p.view.NodeSpan(n.Name), n))
 	}
 	for _, s := range p.view.NodeSpans {
-		if s.To == nil && p.view.Agent(s.Node) == nil {
+		if p.view.Agent(s.Node) == nil {
 			errs = append(errs, p.nodeSpan(ctx, s, nil))
 		}
 	}
@@ -234,27 +238,26 @@ func (p *pass) dropBuildLogs(before time.Time) error {
 	return errors.Join(errs...)
 }
 
-// nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. newest is its newest span, nil
-// when it never had one; n is nil when it is no longer in the inventory.
-func (p *pass) nodeSpan(ctx context.Context, newest *api.NodeSpan, n *api.NodeRecord) error {
+// nodeSpan ends what a node offered until now, and begins what it offers from now on, where that differs. present is its present span, nil
+// when it has none; n is nil when it is no longer in the inventory.
+func (p *pass) nodeSpan(ctx context.Context, present *api.NodeSpan, n *api.NodeRecord) error {
 	var next *api.NodeSpan
 	if n != nil {
 		next = &api.NodeSpan{
 			Node: n.Name, Cores: len(n.Capacity.Cores), MemoryBytes: n.Capacity.MemoryBytes, Devices: resource.OfDevices(n.Capacity.Devices), From: p.now,
 		}
-		open := newest != nil && newest.To == nil
-		switch p.Nodes[n.Name].Phase {
-		case api.NodeReady:
-		case api.NodeDown:
+		switch phase := p.Nodes[n.Name].Phase; {
+		case phase == api.NodeReady || p.Rests(n.Name):
+		case phase == api.NodeDown:
 			next.Down = true
 		default:
-			next.Down = open && newest.Down
+			next.Down = present != nil && present.Down
 		}
-		if open && newest.Down == next.Down && resource.OfNodeSpan(newest).Equal(resource.OfNodeSpan(next)) {
+		if present != nil && present.Down == next.Down && resource.OfNodeSpan(present).Equal(resource.OfNodeSpan(next)) {
 			return nil
 		}
 	}
-	revision, err := p.writer.CommitNodeSpan(ctx, newest, next, p.now)
+	revision, err := p.writer.CommitNodeSpan(ctx, present, next, p.now)
 	if err != nil {
 		return err
 	}

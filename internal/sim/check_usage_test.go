@@ -151,10 +151,11 @@ func (w *world) checkReport() {
 			}
 			owed[uid] = (float64(a.total[api.SpanAllocated]) + float64(a.rate[api.SpanAllocated])*float64(now.Sub(a.at))) / float64(time.Second)
 		}
+		first := map[string]*api.NodeSpan{}
 		for _, span := range m.nodeSpans {
 			if n := w.node(span.Node); n.box == nil && !n.forgotten { // it was never out of the inventory, so its spans are without gaps
-				if span.Seq == 1 {
-					capacity += float64(span.Cores) * now.Sub(span.From).Seconds()
+				if f := first[span.Node]; f == nil || span.From.Before(f.From) {
+					first[span.Node] = span
 				}
 				continue
 			}
@@ -163,6 +164,9 @@ func (w *world) checkReport() {
 				to = *span.To
 			}
 			capacity += float64(span.Cores) * to.Sub(span.From).Seconds()
+		}
+		for _, span := range first {
+			capacity += float64(span.Cores) * now.Sub(span.From).Seconds()
 		}
 		in = m.usageInput(now)
 	})

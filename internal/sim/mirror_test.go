@@ -21,6 +21,7 @@ const (
 	prefixNode          = "node/"
 	prefixNetwork       = "network/"
 	prefixNodeSpan      = "nodespan/"
+	prefixFormerSpan    = "formernodespan/"
 	prefixUsage         = "usage/"
 	prefixProject       = "project/"
 	prefixMachineRecord = "machinerecord/"
@@ -213,7 +214,7 @@ func (m *mirror) put(op store.Op) {
 		m.putAddress(op)
 	case prefixProject:
 		putIn(w, m.projects, rest, op)
-	case prefixNodeSpan:
+	case prefixNodeSpan, prefixFormerSpan:
 		putIn(w, m.nodeSpans, rest, op)
 	case prefixUsage:
 		if !op.Delete && m.usage[rest] != nil {

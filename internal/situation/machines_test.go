@@ -109,6 +109,10 @@ func TestOnlyMachinesThatAreReadyAndStayGetMembers(t *testing.T) {
 			if got := site.Available("n1"); got != test.want {
 				t.Errorf("it is %s, want %s", got, test.want)
 			}
+			rests := test.want == placement.Asleep || test.want == placement.Warm || test.want == placement.Returning
+			if got := site.Rests("n1"); got != rests {
+				t.Errorf("it rests: %t, want %t", got, rests)
+			}
 			agent := api.ByAgents("n1")
 			inRAM := api.Assignment{ID: "a", Node: "n1", CleanBy: agent, RAMBoot: 3}
 			if got := site.Proved(&inRAM, agent[0]); got != test.clean {

@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -274,17 +275,26 @@ func TestANodesSpansFollowEachOtherWithoutAGap(t *testing.T) {
 		w.reach(w.leader.CommitNodeSpan(ctx, open("n1"), next("n1", 2, back), time.Time{}))
 		hour := now.Add(time.Hour)
 		want := []api.NodeSpan{
-			{Seq: 1, Node: "n1", Cores: 4, MemoryBytes: 1 << 30, From: now, To: &hour},
-			{Seq: 2, Node: "n1", Cores: 8, MemoryBytes: 1 << 30, From: hour, To: &gone},
-			{Seq: 3, Node: "n1", Cores: 2, MemoryBytes: 1 << 30, From: back},
+			{Node: "n1", Cores: 4, MemoryBytes: 1 << 30, From: now, To: &hour},
+			{Node: "n1", Cores: 8, MemoryBytes: 1 << 30, From: hour, To: &gone},
+			{Node: "n1", Cores: 2, MemoryBytes: 1 << 30, From: back},
 		}
-		var got []api.NodeSpan
-		for _, s := range w.cache.View().NodeSpans {
-			if s.Node == "n1" {
+		spans := func(since time.Time) (got []api.NodeSpan) {
+			in := w.cache.UsageInput(ctx, back)
+			for s, err := range in.Former(since) {
+				must(t, err)
 				got = append(got, *s)
 			}
+			for _, s := range in.Nodes {
+				if s.Node == "n1" {
+					got = append(got, *s)
+				}
+			}
+			return got
 		}
-		equal(t, got, want)
+		equal(t, spans(now), want)
+		equal(t, spans(hour.Add(time.Nanosecond)), want[1:])
+		equal(t, len(w.cache.View().NodeSpans), 4) // those that are over are in no view
 		for _, node := range []string{"n1", "n10", "n1-b", "n"} {
 			if s := open(node); s == nil || s.Node != node || s.To != nil {
 				t.Errorf("the present span of %s is %+v", node, s)
@@ -317,6 +327,8 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 		w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan(node), &api.NodeSpan{Node: node, From: at}, at))
 	}
 	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("gone"), nil, now.Add(4*time.Minute)))
+	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "late", From: now}, now))
+	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("late"), nil, limit))
 	prune := func(view *state.View) (records, spans int) {
 		t.Helper()
 		next, records, err := w.leader.PruneUsage(ctx, "", limit)
@@ -327,7 +339,7 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 		return records, spans
 	}
 	records, nodes := prune(w.cache.View())
-	equal(t, []int{records, nodes}, []int{1, 2})
+	equal(t, []int{records, nodes}, []int{1, 3})
 	later, err := w.repo.OpenCache(ctx)
 	must(t, err)
 	var left []string
@@ -337,9 +349,12 @@ func TestOldUsageGoesAndWhatIsStillCountedStays(t *testing.T) {
 	for _, s := range later.View().NodeSpans {
 		left = append(left, state.NodeSpanKey(s))
 	}
-	// The newest span of a node stays, closed or not: the next one's number follows from it.
+	for s, err := range later.UsageInput(ctx, limit).Former(time.Time{}) {
+		must(t, err)
+		left = append(left, "former "+state.NodeSpanKey(s))
+	}
 	equal(t, left, []string{
-		"uid-c1/000000000002", "uid-c1/000000000003", "gone/000000000001", "n1/000000000003", "stays/000000000001",
+		"uid-c1/000000000002", "uid-c1/000000000003", "n1/000000000000", "stays/000000000000", "former late/000000000000",
 	})
 	records, nodes = prune(later.View())
 	equal(t, []int{records, nodes}, []int{0, 0})
@@ -455,8 +470,6 @@ func TestTheNewestTimeIsThatOfWhateverCameLast(t *testing.T) {
 	})
 	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "n1", From: next()}, now))
 	check("node seen")
-	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("n1"), nil, next()))
-	check("node gone")
 }
 
 func TestTheInputOfUsageHasAllThatHoldsRoom(t *testing.T) {
@@ -538,9 +551,12 @@ func TestAClosedNodeSpanIsNotClosedAgain(t *testing.T) {
 	}
 	later, err := w.repo.OpenCache(ctx)
 	must(t, err)
-	if got := later.View().NodeSpan("n1").To; got == nil || !got.Equal(now.Add(time.Minute)) {
-		t.Errorf("it ended at %v, want a minute after it began", got)
+	var ends []time.Time
+	for s, err := range later.UsageInput(ctx, now).Former(now) {
+		must(t, err)
+		ends = append(ends, *s.To)
 	}
+	equal(t, ends, []time.Time{now.Add(time.Minute)})
 }
 
 func TestAFirstDecisionThatLandsBesideACollectionKeepsItsChunks(t *testing.T) {
@@ -575,4 +591,50 @@ func TestAFirstDecisionThatLandsBesideACollectionKeepsItsChunks(t *testing.T) {
 	later, err := w.repo.OpenCache(ctx)
 	must(t, err)
 	equal(t, ids(later.Cluster("c1").Held()), idsOf(as))
+}
+
+// putSpan stores a span as a version did that left closed ones with the present ones.
+func putSpan(t *testing.T, w *world, s api.NodeSpan) {
+	t.Helper()
+	content, err := json.Marshal(s)
+	must(t, err)
+	w.reach(w.store.Commit(t.Context(), nil, []store.Op{{Key: fmt.Sprintf("nodespan/%s/%012d", s.Node, s.Seq), Value: content}}))
+}
+
+func TestClosedSpansOfAnOlderVersionAreMoved(t *testing.T) {
+	onEveryStore(t, func(t *testing.T, s store.Store) {
+		w := newWorld(t, s)
+		ctx := t.Context()
+		hour := now.Add(time.Hour)
+		closed := api.NodeSpan{Node: "n1", Cores: 4, From: now, To: &hour}
+		putSpan(t, w, closed)
+		putSpan(t, w, api.NodeSpan{Seq: 2, Node: "n1", Cores: 4, Down: true, From: hour})
+		gone := api.NodeSpan{Seq: 7, Node: "gone", Cores: 2, From: now, To: &hour}
+		putSpan(t, w, gone)
+		w.reach(w.leader.CommitNodeSpan(ctx, &gone, nil, now.Add(5*time.Hour))) // which is not when it ended
+		moved, err := w.leader.PruneNodeSpans(ctx, w.cache.View(), now)
+		must(t, err)
+		equal(t, moved, 1)
+		later, err := w.repo.OpenCache(ctx)
+		must(t, err)
+		var former []api.NodeSpan
+		for s, err := range later.UsageInput(ctx, now).Former(now) {
+			must(t, err)
+			former = append(former, *s)
+		}
+		equal(t, former, []api.NodeSpan{gone, closed})
+		equal(t, len(later.View().NodeSpans), 1)
+	})
+}
+
+func TestASpanThatWasClosedAfterAViewIsReadOnce(t *testing.T) {
+	w := newWorld(t, openMemory(t))
+	ctx := t.Context()
+	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "n1", From: now}, now))
+	in := w.cache.UsageInput(ctx, now.Add(time.Hour))
+	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("n1"), &api.NodeSpan{Node: "n1", Down: true, From: now.Add(time.Minute)}, now))
+	for s := range in.Former(now) {
+		t.Errorf("the span that was open for the view is there again: %+v", s)
+	}
+	equal(t, len(in.Nodes), 1)
 }

@@ -112,6 +112,7 @@ func writeNodes(w *world) {
 		Served: map[string]api.GPUService{"c1-0.1-d1": {Calls: 3, Waits: 2, BusySeconds: 1.5, WaitSeconds: 1e-5}},
 	}))
 	w.reach(w.leader.CommitNodeSpan(ctx, nil, &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Devices: map[string]int64{"gpu/slices": 7}, From: now}, time.Time{}))
+	w.reach(w.leader.CommitNodeSpan(ctx, w.cache.View().NodeSpan("node-0"), &api.NodeSpan{Node: "node-0", Cores: 8, MemoryBytes: 1 << 33, Down: true, From: now.Add(time.Hour)}, time.Time{}))
 	w.reach(w.leader.PutEnergy(ctx, []api.EnergyRecord{{
 		Node: "node-0", Hour: now.Truncate(time.Hour), From: now, To: now.Add(time.Minute), Counter: api.EnergyAmount{MeasuredMicrojoules: 6}, Idle: api.EnergyAmount{MeasuredMicrojoules: 1},
 		Unattributed: api.EnergyAmount{MeasuredMicrojoules: 2}, Shares: []api.EnergyShare{{ClusterUID: "uid-c1", Cluster: "c1", User: "eve", Job: "j1", EnergyAmount: api.EnergyAmount{MeasuredMicrojoules: 3}, MemberNanoseconds: 4}},

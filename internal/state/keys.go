@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nearmetal/nearmetal/api"
 )
 
 // The prefixes of keys; kinds tells what is under each. Names in keys are DNS labels (a cluster's is PROJECT.NAME outside the project "default")
@@ -35,6 +37,7 @@ const (
 	prefixMeasures      = "nodemeasures/"
 	prefixIdentity      = "nodeidentity/"
 	prefixNodeSpan      = "nodespan/"
+	prefixFormerSpan    = "formernodespan/"
 	prefixUsage         = "usage/"
 	prefixEnergy        = "energy/"
 	prefixProject       = "project/"
@@ -73,7 +76,15 @@ func keyEvent(cluster string, seq int64) string {
 
 func keyUsage(uid string, seq int64) string { return prefixUsage + usageKey(uid, seq) }
 
-func keyNodeSpan(node string, seq int64) string { return prefixNodeSpan + nodeSpanKey(node, seq) }
+func keyNodeSpan(s *api.NodeSpan) string { return prefixNodeSpan + NodeSpanKey(s) }
+
+// keyFormerSpan orders the spans of all nodes by their ends. Two of one node never end together.
+func keyFormerSpan(s *api.NodeSpan) string { return keyFormerSpansAt(*s.To) + "/" + s.Node }
+
+// keyFormerSpansAt is before the keys of all spans that end at a time, or later.
+func keyFormerSpansAt(end time.Time) string {
+	return fmt.Sprintf("%s%020d", prefixFormerSpan, max(0, end.UnixNano()))
+}
 
 // keyEnergy orders records by hours.
 func keyEnergy(hour time.Time, node string) string { return keyEnergyHour(hour) + "/" + node }
@@ -81,8 +92,6 @@ func keyEnergy(hour time.Time, node string) string { return keyEnergyHour(hour) 
 func keyEnergyHour(hour time.Time) string { return prefixEnergy + hour.UTC().Format("2006010215") }
 
 func usageKey(uid string, seq int64) string { return fmt.Sprintf("%s/%012d", uid, seq) }
-
-func nodeSpanKey(node string, seq int64) string { return fmt.Sprintf("%s/%012d", node, seq) }
 
 // splitKey cuts a key into its prefix (with the slash) and the rest.
 func splitKey(key string) (prefix, rest string) {

@@ -30,12 +30,14 @@ var kinds = []registration{
 	&stored[api.Event]{prefix: prefixEvent, bound: func(e *api.Event) { e.Message = api.ShortMessage(e.Message) }},
 	&stored[eventPack]{prefix: prefixEventPack},
 	&stored[eventLog]{prefix: prefixEventLog, take: takeEventLog, drop: dropEventLog},
-	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, written by the leader.
+	// quarantine/ASSIGNMENT, usage/CLUSTERUID/SEQ (immutable) and nodespan/NODE/SEQ, SEQ as 12 digits, and formernodespan/TO/NODE (immutable), TO as 20 digits of
+	// nanoseconds since 1970, written by the leader.
 	quarantines,
 	&stored[api.UsageRecord]{prefix: prefixUsage, take: takeUsage},
 	nodeSpans,
 	// energy/HOUR/NODE, HOUR as 10 digits in UTC, written by the leader: again and again while the hour lasts.
 	&stored[api.EnergyRecord]{prefix: prefixEnergy},
+	&stored[api.NodeSpan]{prefix: prefixFormerSpan},
 	// network/UID, written by the leader, immutable. networkintent/NAME, written by API handlers, and networkuse/UID, with each commit that
 	// gives a cluster a port on a project's network or stores a cluster that will have one.
 	networks, networkIntents,

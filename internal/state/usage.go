@@ -2,6 +2,7 @@ package state
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -19,33 +20,34 @@ const UsageKept = 400 * 24 * time.Hour
 // prunedAtOnce bounds what one pruning looks through, and what it removes; the next one goes on.
 const prunedAtOnce = 10 * store.MaxOps
 
-// CommitNodeSpan closes the present span of a node and opens its next one, in one commit. open is the node's newest span as the view has
-// it, nil before the first; next is nil when the node goes. The next one's number is set here, and the closed one's end: where the
+// CommitNodeSpan closes the present span of a node and opens its next one, in one commit. open is the node's present span as the view has
+// it, nil when there is none; next is nil when the node goes. The closed one's end is set here: where the
 // next one begins, or at when there is none. A view that is behind is a store.ErrConflict.
 func (l *Leader) CommitNodeSpan(ctx context.Context, open, next *api.NodeSpan, at time.Time) (int64, error) {
 	conds, ops := []store.Cond{l.leadership.Guard()}, []store.Op(nil)
-	seq := int64(1)
 	if next != nil {
 		at = next.From
 	}
 	if open != nil {
-		seq = open.Seq + 1
-		if open.To == nil {
-			closed, cond, err := l.closeSpan(ctx, open, at)
-			if err != nil {
-				return 0, err
-			}
-			conds, ops = append(conds, cond), append(ops, closed)
+		closed, cond, err := l.closeSpan(ctx, open, at)
+		if err != nil {
+			return 0, err
 		}
+		conds, ops = append(conds, cond), append(ops, closed...)
 	}
 	if next != nil {
 		if open != nil && next.Node != open.Node {
 			return 0, fmt.Errorf("a span of node %q can't follow one of node %q", next.Node, open.Node)
 		}
 		span := *next
-		span.Seq, span.To = seq, nil
-		op := put(keyNodeSpan(span.Node, span.Seq), span)
-		conds, ops = append(conds, store.Cond{Key: op.Key}), append(ops, op)
+		span.Seq, span.To = 0, nil
+		op := put(keyNodeSpan(&span), span)
+		if len(ops) > 0 && ops[0].Key == op.Key {
+			ops = ops[1:] // in its place
+		} else {
+			conds = append(conds, store.Cond{Key: op.Key})
+		}
+		ops = append(ops, op)
 	}
 	if len(ops) == 0 {
 		return 0, fmt.Errorf("no node span to close or open was given")
@@ -57,22 +59,34 @@ func (l *Leader) CommitNodeSpan(ctx context.Context, open, next *api.NodeSpan, a
 	return revision, nil
 }
 
-// closeSpan is the write that ends a span, on the condition that it is stored as it was seen.
-func (l *Leader) closeSpan(ctx context.Context, open *api.NodeSpan, at time.Time) (store.Op, store.Cond, error) {
+// closeSpan are the writes that end a span, on the condition that it is stored as it was seen. It goes where views don't have it: they are many, and only
+// reports read them.
+func (l *Leader) closeSpan(ctx context.Context, open *api.NodeSpan, at time.Time) ([]store.Op, store.Cond, error) {
 	if at.Before(open.From) {
-		return store.Op{}, store.Cond{}, fmt.Errorf("the span of node %q that began at %s can't end before, at %s",
+		return nil, store.Cond{}, fmt.Errorf("the span of node %q that began at %s can't end before, at %s",
 			open.Node, open.From.Format(time.RFC3339Nano), at.Format(time.RFC3339Nano))
 	}
-	key := keyNodeSpan(open.Node, open.Seq)
+	key := keyNodeSpan(open)
 	stored, revision, err := get[api.NodeSpan](ctx, l.repo, key, "span of node", open.Node)
+	if errors.Is(err, ErrNotFound) || err == nil && !stored.From.Equal(open.From) {
+		return nil, store.Cond{}, fmt.Errorf("the span of node %q is already closed: %w", open.Node, store.ErrConflict)
+	}
 	if err != nil {
-		return store.Op{}, store.Cond{}, err
+		return nil, store.Cond{}, err
 	}
-	if stored.To != nil {
-		return store.Op{}, store.Cond{}, fmt.Errorf("the span of node %q is already closed: %w", open.Node, store.ErrConflict)
+	if stored.To == nil { // else an older version closed it, and left it here
+		stored.To = &at
 	}
-	stored.To = &at
-	return put(key, stored), store.Cond{Key: key, Revision: revision}, nil
+	return formerSpan(key, &stored), store.Cond{Key: key, Revision: revision}, nil
+}
+
+// formerSpan moves a span that has ended: it is removed, then put. One that took no time goes.
+func formerSpan(key string, s *api.NodeSpan) []store.Op {
+	ops := []store.Op{{Key: key, Delete: true}}
+	if s.To.After(s.From) {
+		ops = append(ops, put(keyFormerSpan(s), s))
+	}
+	return ops
 }
 
 // PruneUsage looks through usage records, a bounded number of them, and removes those that ended before a time. It begins after the key that
@@ -100,16 +114,33 @@ func (l *Leader) PruneUsage(ctx context.Context, after string, before time.Time)
 	return next, removed, err
 }
 
-// PruneNodeSpans removes closed node spans that ended before a time, a bounded number of them, and returns how many. Call it again while it
-// returns more than 0.
+// PruneNodeSpans removes node spans that ended before a time, a bounded number of them, and returns how many. Those that an older version closed and left with the
+// present ones are moved, and count, too. Call it again while it returns more than 0.
 func (l *Leader) PruneNodeSpans(ctx context.Context, view *View, before time.Time) (int, error) {
 	var ops []store.Op
+	moved := 0
 	for _, s := range view.NodeSpans {
-		if s.To != nil && s.To.Before(before) && len(ops) < prunedAtOnce && view.NodeSpan(s.Node) != s {
-			ops = append(ops, store.Op{Key: keyNodeSpan(s.Node, s.Seq), Delete: true})
+		if s.To != nil && len(ops) < prunedAtOnce {
+			ops = append(ops, formerSpan(keyNodeSpan(s), s)...)
+			moved++
 		}
 	}
-	return l.prune(ctx, ops, "node spans")
+	if _, err := l.prune(ctx, ops, "node spans"); err != nil {
+		return moved, err
+	}
+	ops = nil
+	end := keyFormerSpansAt(before)
+	for e, err := range l.repo.entries(ctx, prefixFormerSpan, "", math.MaxInt64) {
+		if err != nil {
+			return moved, err
+		}
+		if e.Key >= end || len(ops) == prunedAtOnce {
+			break
+		}
+		ops = append(ops, store.Op{Key: e.Key, Delete: true})
+	}
+	removed, err := l.prune(ctx, ops, "node spans")
+	return moved + removed, err
 }
 
 func endedBefore(u *api.UsageRecord, before time.Time) bool {
@@ -139,7 +170,24 @@ func (c *Cache) UsageInput(ctx context.Context, now time.Time) usage.Input {
 	v := c.View()
 	return usage.Input{
 		Now: now, Records: c.repo.usageRecords(ctx, v.Revision), Open: slices.Collect(v.Open()), Volumes: v.HeldStorage(), Nodes: v.NodeSpans,
-		Energy: c.repo.energyRecords(ctx),
+		Former: c.repo.formerSpans(ctx, v.Revision), Energy: c.repo.energyRecords(ctx),
+	}
+}
+
+// formerSpans yields the node spans that were closed by a revision and ended after a time. What was closed later is still open as of that.
+func (r *Repo) formerSpans(ctx context.Context, revision int64) func(since time.Time) iter.Seq2[*api.NodeSpan, error] {
+	return func(since time.Time) iter.Seq2[*api.NodeSpan, error] {
+		return func(yield func(*api.NodeSpan, error) bool) {
+			for e, err := range r.entries(ctx, prefixFormerSpan, keyFormerSpansAt(since), revision) {
+				s := new(api.NodeSpan)
+				if err == nil {
+					err = decode(e, s)
+				}
+				if !yield(s, err) || err != nil {
+					return
+				}
+			}
+		}
 	}
 }
 

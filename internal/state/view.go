@@ -118,7 +118,7 @@ type View struct {
 	Addresses []*api.FloatingAddress
 	// Volumes are in the order of their UIDs.
 	Volumes []*Volume
-	// NodeSpans are in the order of NodeSpanKey.
+	// NodeSpans are the present ones, in the order of NodeSpanKey. An older version left closed ones among them.
 	NodeSpans []*api.NodeSpan
 	// Past is what usage records come to, by project and user; the records themselves are in the store only. UsedUntil is the newest end of
 	// a span in one.
@@ -214,14 +214,16 @@ func (v *View) Shape(name string) *api.NamedShape { return shapes.find(v, name) 
 // Token returns the token of that ID, or nil.
 func (v *View) Token(id string) *api.TokenInfo { return tokens.find(v, id) }
 
-// NodeSpan returns the newest span of a node, or nil when there is none; its To is nil while it goes on.
+// NodeSpan returns the present span of a node, or nil when there is none.
 func (v *View) NodeSpan(node string) *api.NodeSpan {
 	// '0' is what comes after '/'.
 	i, _ := slices.BinarySearchFunc(v.NodeSpans, node+"0", func(s *api.NodeSpan, k string) int { return strings.Compare(NodeSpanKey(s), k) })
-	if i == 0 || v.NodeSpans[i-1].Node != node {
-		return nil
+	for i--; i >= 0 && v.NodeSpans[i].Node == node; i-- {
+		if s := v.NodeSpans[i]; s.To == nil {
+			return s
+		}
 	}
-	return v.NodeSpans[i-1]
+	return nil
 }
 
 // ClusterByUID returns the cluster of that UID, or nil.
@@ -245,7 +247,7 @@ func (v *View) OnNode(node string) []string {
 }
 
 // NodeSpanKey is what View.NodeSpans is ordered by.
-func NodeSpanKey(s *api.NodeSpan) string { return nodeSpanKey(s.Node, s.Seq) }
+func NodeSpanKey(s *api.NodeSpan) string { return usageKey(s.Node, s.Seq) }
 
 func find[T any](sorted []*T, key string, keyOf func(*T) string) *T {
 	i, ok := slices.BinarySearchFunc(sorted, key, func(v *T, k string) int { return strings.Compare(keyOf(v), k) })

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -67,21 +68,54 @@ func timelines(in *Input, from, to int64, limit int) (map[string]*timeline, []he
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, s := range in.Nodes {
+	for s, err := range in.nodeSpans(from) {
+		if err != nil {
+			return nil, nil, err
+		}
 		end := to
 		if s.To != nil {
 			end = min(to, s.To.UnixNano())
 		}
 		st := stretch{max(s.From.UnixNano(), from), end, resource.OfNodeSpan(s)}
-		switch n := of(s.Node); {
-		case st.from >= st.to:
-		case s.Down:
+		if st.from >= st.to {
+			continue
+		}
+		n := of(s.Node)
+		if s.Down {
 			n.down = append(n.down, st)
-		default:
+		} else {
 			n.up = append(n.up, st)
+		}
+		if s.To == nil { // there is one of each node at most
+			continue
+		}
+		if found++; found > limit {
+			return nil, nil, errTooMany
 		}
 	}
 	return nodes, storage, nil
+}
+
+// nodeSpans yields the spans of nodes that end after a time in nanoseconds since 1970, and perhaps others.
+func (in *Input) nodeSpans(from int64) iter.Seq2[*api.NodeSpan, error] {
+	return func(yield func(*api.NodeSpan, error) bool) {
+		for _, s := range in.Nodes {
+			if !yield(s, nil) {
+				return
+			}
+		}
+		if in.Former == nil {
+			return
+		}
+		for s, err := range in.Former(time.Unix(0, from)) {
+			if err != nil {
+				err = fmt.Errorf("%w: %w", ErrRecords, err)
+			}
+			if !yield(s, err) || err != nil {
+				return
+			}
+		}
+	}
 }
 
 // spans yields all use, ended or not; what goes on ends now. When it is told to stop, that is errTooMany.

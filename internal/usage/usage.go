@@ -38,8 +38,9 @@ type Input struct {
 	Records iter.Seq2[*api.UsageRecord, error]
 	Open    []Open
 	Volumes []Held
-	// Nodes are all node spans, the present ones included.
-	Nodes []*api.NodeSpan
+	// Nodes are the present node spans. Former are those that ended after a time, and may be many; nil: there are none.
+	Nodes  []*api.NodeSpan
+	Former func(since time.Time) iter.Seq2[*api.NodeSpan, error]
 	// Energy are the records of nodes' energy that may be of a time; nil: there are none.
 	Energy func(from, to time.Time) iter.Seq2[*api.EnergyRecord, error]
 
