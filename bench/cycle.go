@@ -26,7 +26,9 @@ const (
 	// cycleEvery is the pause between two looks at the server.
 	cycleEvery = 10 * time.Second
 	// cycleRest is how long may pass beyond what was asked for: machines are enrolled before, and everything is finished and cleaned after.
-	cycleRest = 15 * time.Minute
+	cycleRest = 15*time.Minute + 2*cycleQuiet
+	// cycleQuiet is the pause before a look at a server at rest: some of what it tidies up waits for a minute, and it collects garbage every two at least.
+	cycleQuiet = 3 * time.Minute
 )
 
 // cycles measures what the control plane takes for clusters of whole machines that are created, injured, healed and deleted without a pause, and whether
@@ -72,11 +74,11 @@ func cycles(ctx context.Context, o options, dir string, log *slog.Logger, text *
 		return errors.Join(err, errors.New(endOf(dir+".log")))
 	}
 	log.Info("cycle", "enrolled_and_inspected", o.enrol)
-	result, err := cycle.Run(ctx, cycle.Config{
-		Client: site.client, Machines: machines, Count: o.enrol, Size: cycleSize, Environment: "debian-mpi", Lasts: o.cycle, Every: cycleEvery,
+	result, rests, err := cycleHalves(ctx, cycle.Config{
+		Client: site.client, Machines: machines, Count: o.enrol, Size: cycleSize, Environment: "debian-mpi", Lasts: o.cycle / 2, Every: cycleEvery,
 		Sample: func(ctx context.Context) (cycle.Sample, error) { return sampleServer(ctx, site, dir) },
-	})
-	writeCycles(text, o, result, busy)
+	}, log)
+	writeCycles(text, o, result, rests, busy)
 	if err != nil {
 		return errors.Join(err, errors.New(endOf(dir+".log")))
 	}
@@ -84,6 +86,45 @@ func cycles(ctx context.Context, o options, dir string, log *slog.Logger, text *
 		return fmt.Errorf("%d things are left though all clusters are gone, such as: %s", len(result.Left), result.Left[0])
 	}
 	return nil
+}
+
+// cycleHalves runs two halves, each until everything is at rest, and looks at the server some minutes after each. What grew in the first one may be what each
+// machine has from its first use on; what grew in the second one comes with each cluster.
+func cycleHalves(ctx context.Context, cfg cycle.Config, log *slog.Logger) (both cycle.Result, rests []rest, err error) {
+	for half := range 2 {
+		result, err := cycle.Run(ctx, cfg)
+		for _, l := range result.Lives {
+			l.At += time.Duration(half) * cfg.Lasts
+			both.Lives = append(both.Lives, l)
+		}
+		result.Lives = both.Lives
+		if half == 0 {
+			rests = append(rests, rest{"before", 0, result.Before})
+		} else {
+			result.Before, result.Samples = both.Before, append(both.Samples, result.Samples...)
+		}
+		both = result
+		if err != nil {
+			return both, rests, err
+		}
+		log.Info("cycle", "half", half+1, "lives", len(both.Lives), "quiet_for", cycleQuiet)
+		if err := wait(ctx, cycleQuiet); err != nil {
+			return both, rests, err
+		}
+		later, err := cfg.Sample(ctx)
+		if err != nil {
+			return both, rests, err
+		}
+		rests = append(rests, rest{fmt.Sprintf("after half %d", half+1), len(both.Lives), later})
+	}
+	return both, rests, nil
+}
+
+// rest is a server at rest, after so many lives of clusters.
+type rest struct {
+	name  string
+	lives int
+	cycle.Sample
 }
 
 // sampleServer reads what a site's server takes now.
@@ -153,7 +194,7 @@ func serverMetrics(ctx context.Context, socket string) (map[string]int64, error)
 }
 
 // writeCycles tells what came out: thirds of the time beside each other, and rest before and after.
-func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
+func writeCycles(text *bytes.Buffer, o options, r cycle.Result, rests []rest, busy string) {
 	fmt.Fprintf(text, "Clusters of %d whole machines, created, injured, healed and deleted again and again on %d simulated machines for %s, load %s to %s\n",
 		cycleSize, o.enrol, o.cycle, busy, load())
 	third := func(n int) (ready, healed, freed []float64, memory, heap, routines, on []float64) {
@@ -182,12 +223,13 @@ func writeCycles(text *bytes.Buffer, o options, r cycle.Result, busy string) {
 	boots := float64(max(r.Members+r.Cleanings, 1))
 	fmt.Fprintf(text, "  %d boots for members and %d for cleanings, %.1f a second; server's CPU %.1f s, %.1f ms a boot; %d boots came to nothing by themselves\n",
 		r.Members, r.Cleanings, boots/max(r.After.At.Sub(r.Before.At).Seconds(), 1), cpu, cpu/boots*1000, r.Failed)
-	for _, s := range []struct {
-		name string
-		s    cycle.Sample
-	}{{"before", r.Before}, {"after", r.After}} {
-		fmt.Fprintf(text, "  at rest %-6s %4.0f MiB resident, %.0f of them pages of files, heap in use after a collection %.0f MiB, %d goroutines, store %.1f MiB\n", s.name, float64(s.s.Memory)/(1<<20),
-			float64(s.s.Mapped)/(1<<20), float64(s.s.Heap)/(1<<20), s.s.Goroutines, float64(s.s.Store)/(1<<20))
+	for _, r := range rests {
+		fmt.Fprintf(text, "  at rest %-12s %4.0f MiB resident, %.0f of them pages of files, heap in use after a collection %.1f MiB, %d goroutines, store %.1f MiB\n", r.name, float64(r.Memory)/(1<<20),
+			float64(r.Mapped)/(1<<20), float64(r.Heap)/(1<<20), r.Goroutines, float64(r.Store)/(1<<20))
+	}
+	if len(rests) == 3 {
+		grown, lives := rests[2].Heap-rests[1].Heap, rests[2].lives-rests[1].lives
+		fmt.Fprintf(text, "  heap in use at rest: %.1f MiB more after the second half, %.1f KiB for each of its %d lives\n", float64(grown)/(1<<20), float64(grown)/(1<<10)/float64(max(lives, 1)), lives)
 	}
 	fmt.Fprintf(text, "  left in the end: %d things\n", len(r.Left))
 	if r.FirstFailure != nil {
