@@ -51,6 +51,8 @@ type Quota struct {
 	Clusters int   `json:"clusters,omitempty"`
 	// Addresses bound the floating addresses that the project has allocated.
 	Addresses int `json:"addresses,omitempty"`
+	// EnergyJoules bounds what its members used in the last 30 days, measured and modelled. Once that is reached, the project gets no more room; what runs goes on.
+	EnergyJoules int64 `json:"energy_joules,omitempty"`
 	// Devices bound counters of devices, by class and counter, such as "gpu/slices".
 	Devices map[string]int64 `json:"devices,omitempty"`
 }

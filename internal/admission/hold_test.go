@@ -431,6 +431,31 @@ func TestQuotas(t *testing.T) {
 			[]string{`p.a wait (quota) needs 1 member, but project "p" already holds 1 member and the quota is 1 member; it does not delay others`},
 		},
 		{
+			"a project that used its energy gets nothing more", func(s *scene) {
+				s.account("p", Account{Quota: api.Quota{EnergyJoules: 36e6}, EnergyJoules: 45e6})
+			},
+			func(s *scene) { s.creates("p.a", 1, 1).creates("p.b", 1, 1, noQueue).creates("q.c", 1, 1) },
+			[]string{
+				`p.a wait (quota) needs more room, but project "p" used 12.5 kWh in the last 30 days, and its quota is 10 kWh; it does not delay others`,
+				`p.b refuse (quota) cluster "p.b" can't be placed: it needs more room, but project "p" used 12.5 kWh in the last 30 days, and its quota is 10 kWh; use --queue to wait for room`,
+				"q.c admit n1",
+			},
+		},
+		{
+			"a project that used less energy than its quota", func(s *scene) {
+				s.account("p", Account{Quota: api.Quota{EnergyJoules: 36e6}, EnergyJoules: 36e6 - 1})
+			},
+			func(s *scene) { s.creates("p.a", 1, 1) },
+			[]string{"p.a admit n1"},
+		},
+		{
+			"a replacement of a project that used its energy", func(s *scene) {
+				s.account("p", Account{Quota: api.Quota{EnergyJoules: 36e6}, EnergyJoules: 36e6})
+			},
+			func(s *scene) { s.asks("p.a", KindHeal, 1, 1) },
+			[]string{"p.a admit n1"},
+		},
+		{
 			"devices that fill the quota", withGPUs(6, 2), func(s *scene) { s.creates("p.a", 2, 1, gpus(2)).creates("p.b", 1, 1, gpus(1)) },
 			[]string{"p.a admit n1 n1", `p.b wait (quota) needs 1 gpu/slices, but project "p" already holds 6 gpu/slices and the quota is 6 gpu/slices; it does not delay others`},
 		},

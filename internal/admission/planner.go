@@ -158,6 +158,10 @@ func (p *planner) resize(a *ask) {
 func (a *ask) exceedsQuota() bool {
 	over := a.account.quota.Exceeded(a.account.used, a.wants)
 	if len(over) == 0 {
+		if a.lacksEnergy() {
+			a.verdict, a.cause = Wait, overQuota
+			return true
+		}
 		return false
 	}
 	a.verdict, a.cause = Wait, overQuota

@@ -2,9 +2,12 @@ package admission
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/resource"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // account is a project's account while a plan is made.
@@ -13,6 +16,8 @@ type account struct {
 	quota   resource.Limit
 	// used is what the project holds, with what this plan has admitted.
 	used resource.Amounts
+	// energy tells by how much the quota of energy is reached; empty: it is not.
+	energy string
 	// withHead is what it will hold with the head besides; nil: the head is not of this project.
 	withHead  *resource.Amounts
 	shareUsed float64
@@ -27,9 +32,18 @@ func (p *planner) accountOf(project string) *account {
 		a = &account{
 			project: project, quota: resource.Limit(resource.OfQuota(from.Quota)), used: from.Used, shareUsed: from.DecayedCoreSeconds / shares, byUser: from.ByUser,
 		}
+		if limit := from.Quota.EnergyJoules; limit > 0 && from.EnergyJoules >= limit {
+			a.energy = fmt.Sprintf("project %q used %s in the last %d days, and its quota is %s",
+				project, energyText(from.EnergyJoules), usage.EnergyWindow/(24*time.Hour), energyText(limit))
+		}
 		p.accounts[project] = a
 	}
 	return a
+}
+
+// energyText writes joules as kilowatt-hours.
+func energyText(joules int64) string {
+	return strconv.FormatFloat(float64(joules)/3.6e6, 'g', 4, 64) + " kWh"
 }
 
 // wants is what a request adds to what its project holds. A replacement adds nothing: the lost member counts until it is replaced. Of a saved one only
@@ -86,6 +100,9 @@ func (p *planner) checkQuota(a *ask) cause {
 	acc := a.account
 	over := acc.quota.Exceeded(acc.used, a.wants)
 	if len(over) == 0 {
+		if a.lacksEnergy() {
+			return overQuota
+		}
 		return noCause
 	}
 	var own resource.Amounts
@@ -98,6 +115,15 @@ func (p *planner) checkQuota(a *ask) cause {
 	}
 	a.over = overText(fmt.Sprintf("project %q", acc.project), acc.used, a.wants, acc.quota, over)
 	return overQuota
+}
+
+// lacksEnergy reports whether a request adds something though its project has used its energy, and notes that.
+func (a *ask) lacksEnergy() bool {
+	if a.account.energy == "" || a.wants.IsZero() {
+		return false
+	}
+	a.over = "needs more room, but " + a.account.energy
+	return true
 }
 
 // holds is what a cluster holds of its project's quota.

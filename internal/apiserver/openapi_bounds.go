@@ -97,7 +97,7 @@ func bounds() map[string]map[string]property {
 		"ProjectUpdate":      {"name": projectName, "description": description, "shares": shares},
 		"ProjectSettings":    {"description": description, "shares": shares},
 		"ShapeSettings":      {"description": text(0, manifest.MaxShapeDescription, ""), "cores": cores},
-		"Quota":              {"cores": quota, "members": quota, "clusters": quota, "addresses": quota, "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
+		"Quota":              {"cores": quota, "members": quota, "clusters": quota, "addresses": quota, "energy_joules": between(0, maxEnergyQuota), "devices": mapping(maxDeviceQuotas, manifest.CounterPattern, between(0, maxDeviceQuota))},
 		"TokenRequest": {
 			"user": text(1, maxUser, `^\S+$`), "project": projectName, "verbs": list(0, len(api.Verbs()), nil),
 			"clusters": list(0, tenancy.MaxPatterns, text(1, manifest.MaxClusterName, tenancy.PatternPattern)),

@@ -30,10 +30,33 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*body[api.Identity], 
 }
 
 // projectStatus is a project as it is shown.
-func (s *Server) projectStatus(view *state.View, p *api.Project) api.ProjectStatus {
-	out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, s.used(view))}
-	out.Shares = max(out.Shares, 1)
-	return out
+func (s *Server) projectStatus(ctx context.Context, view *state.View, p *api.Project) (out api.ProjectStatus, err error) {
+	all, err := s.projectStatuses(ctx, view, []*api.Project{p})
+	if err != nil {
+		return out, err
+	}
+	return all[0], nil
+}
+
+// projectStatuses are projects as they are shown, in their order.
+func (s *Server) projectStatuses(ctx context.Context, view *state.View, projects []*api.Project) ([]api.ProjectStatus, error) {
+	used, energy := s.used(view), map[string]int64{}
+	if slices.ContainsFunc(projects, func(p *api.Project) bool { return p.Quota.EnergyJoules > 0 }) {
+		var err error
+		if energy, err = s.cfg.Reader.EnergyUsed(ctx, s.cfg.Now()); err != nil {
+			return nil, err
+		}
+	}
+	all := []api.ProjectStatus{}
+	for _, p := range projects {
+		out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, used)}
+		out.Shares = max(out.Shares, 1)
+		if p.Quota.EnergyJoules > 0 {
+			out.Used.EnergyJoules = energy[p.Name]
+		}
+		all = append(all, out)
+	}
+	return all, nil
 }
 
 // used is what counts against the quota of each project, what the snapshots of its volumes hold included.
@@ -61,16 +84,17 @@ func usedBy(view *state.View, project string, clusters map[string]resource.Amoun
 
 func (s *Server) listProjects(ctx context.Context, _ *struct{}) (*body[api.List[api.ProjectStatus]], error) {
 	view := s.cfg.Reader.View()
-	used := s.used(view)
-	list := api.List[api.ProjectStatus]{Items: []api.ProjectStatus{}}
+	var seen []*api.Project
 	for _, p := range view.Projects {
 		if seesProject(who(ctx), p.Name) {
-			out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, used)}
-			out.Shares = max(out.Shares, 1)
-			list.Items = append(list.Items, out)
+			seen = append(seen, p)
 		}
 	}
-	return &body[api.List[api.ProjectStatus]]{list}, nil
+	all, err := s.projectStatuses(ctx, view, seen)
+	if err != nil {
+		return nil, err
+	}
+	return &body[api.List[api.ProjectStatus]]{api.List[api.ProjectStatus]{Items: all}}, nil
 }
 
 func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectStatus], error) {
@@ -79,7 +103,11 @@ func (s *Server) getProject(ctx context.Context, in *byName) (*body[api.ProjectS
 	if p == nil || !seesProject(who(ctx), in.Name) {
 		return nil, noProject(in.Name)
 	}
-	return &body[api.ProjectStatus]{s.projectStatus(view, p)}, nil
+	status, err := s.projectStatus(ctx, view, p)
+	if err != nil {
+		return nil, err
+	}
+	return &body[api.ProjectStatus]{status}, nil
 }
 
 // Limits of a project.
@@ -90,6 +118,8 @@ const (
 	// maxDeviceQuotas is how many counters of devices a quota may bound, maxDeviceQuota the highest bound: numbers of JSON are exact up to there.
 	maxDeviceQuotas = 256
 	maxDeviceQuota  = 1 << 53
+	// maxEnergyQuota is what a gigawatt comes to in 30 days.
+	maxEnergyQuota = 1e9 * 30 * 24 * 3600
 )
 
 // checkProject fills in defaults and refuses what no project can be.
@@ -132,6 +162,9 @@ func quotaProblems(path string, q api.Quota, src *manifest.Source) []api.FieldPr
 		if bound.value < 0 || bound.value > maxQuota {
 			wrong(bound.name, strconv.Itoa(bound.value), "%d is not a quota; give 1 to %d, or leave it out for no limit", bound.value, maxQuota)
 		}
+	}
+	if q.EnergyJoules < 0 || q.EnergyJoules > maxEnergyQuota {
+		wrong("energy_joules", strconv.FormatInt(q.EnergyJoules, 10), "%d is not a quota; give 1 to %d joules, or leave it out for no limit", q.EnergyJoules, int64(maxEnergyQuota))
 	}
 	if n := len(q.Devices); n > maxDeviceQuotas {
 		wrong("devices", strconv.Itoa(n), "has %d counters; at most %d are possible", n, maxDeviceQuotas)
@@ -179,7 +212,11 @@ func (s *Server) createProject(ctx context.Context, in *rawBody) (*created[api.P
 		return nil, err
 	}
 	view, _ := s.readOwnWrite(ctx, revision)
-	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: s.projectStatus(view, &p)}, nil
+	status, err := s.projectStatus(ctx, view, &p)
+	if err != nil {
+		return nil, err
+	}
+	return &created[api.ProjectStatus]{Location: "/v1/projects/" + p.Name, Body: status}, nil
 }
 
 // updateProject replaces all settings of a project.
@@ -262,7 +299,11 @@ func (s *Server) changeProject(ctx context.Context, name string, change func(*ap
 		return nil, err
 	}
 	view, _ := s.readOwnWrite(ctx, revision)
-	return &body[api.ProjectStatus]{s.projectStatus(view, &p)}, nil
+	status, err := s.projectStatus(ctx, view, &p)
+	if err != nil {
+		return nil, err
+	}
+	return &body[api.ProjectStatus]{status}, nil
 }
 
 // belowUse lists every bound of a quota that is below what is in use, with both numbers.

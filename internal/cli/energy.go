@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -122,4 +124,23 @@ func energyText(r *api.UsageRow) string {
 		text += fmt.Sprintf(" (%.0f%% of the time)", 100*part)
 	}
 	return text
+}
+
+// energyUnits are units of energy in joules.
+var energyUnits = map[string]float64{"J": 1, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "Wh": 3.6e3, "kWh": 3.6e6, "MWh": 3.6e9}
+
+// parseEnergy reads an amount of energy such as 50kWh, in joules.
+func parseEnergy(text string) (joules int64, err error) {
+	number := strings.TrimRight(text, "JkMGWh")
+	unit, known := energyUnits[text[len(number):]]
+	value, err := strconv.ParseFloat(number, 64)
+	if !known || err != nil || !(value > 0) || value*unit < 1 || value*unit > math.MaxInt64/2 {
+		return 0, fmt.Errorf("%q is not an amount of energy; write a number and one of the units J, kJ, MJ, GJ, Wh, kWh, MWh, like 50kWh", text)
+	}
+	return int64(value * unit), nil
+}
+
+// kilowattHours writes energy as quotas of it are given.
+func kilowattHours(joules int64) string {
+	return strconv.FormatFloat(float64(joules)/energyUnits["kWh"], 'g', 4, 64) + " kWh"
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"maps"
@@ -102,8 +103,12 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 	if p.Used.Storage > 0 || p.Quota.Storage > 0 {
 		storage = usedOf(volumeBytes(p.Used.Storage), volumeBytes(p.Quota.Storage), p.Quota.Storage > 0)
 	}
+	energy := ""
+	if limit := p.Quota.EnergyJoules; limit > 0 {
+		energy = usedOf(kilowattHours(p.Used.EnergyJoules), kilowattHours(limit), true) + " in 30 days"
+	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Storage", storage, "Addresses", addresses, "Devices", countersText(p), "Created", created)
+		"Clusters", q[3], "Storage", storage, "Addresses", addresses, "Energy", energy, "Devices", countersText(p), "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -128,7 +133,7 @@ func (a *app) projectShow() *cobra.Command {
 // projectFlags are what can be set of a project.
 type projectFlags struct {
 	api.ProjectRequest
-	memory, disk, storage string
+	memory, disk, storage, energy string
 }
 
 func (f *projectFlags) add(flags *pflag.FlagSet) {
@@ -141,6 +146,7 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Addresses, "addresses", 0, "floating addresses it may have at once (0: no limit)")
+	flags.StringVar(&f.energy, "energy", "0", "energy its members may use in 30 days, like 50kWh or 180MJ; beyond it, what runs goes on and nothing more begins (0: no limit)")
 	flags.StringToInt64Var(&f.Quota.Devices, "device", nil,
 		"how much of a counter of devices its clusters may hold at once, like gpu/slices=14 (0: no limit), may be repeated")
 }
@@ -168,6 +174,13 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 		f.Quota.Storage = storage
 	}
+	if f.energy != "0" {
+		joules, err := parseEnergy(f.energy)
+		if err != nil {
+			return usage("--energy: %v", err)
+		}
+		f.Quota.EnergyJoules = joules
+	}
 	if f.Shares < 1 {
 		return usage("--shares: %d is too small; give at least 1", f.Shares)
 	}
@@ -192,15 +205,17 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 // patch is a change of what was given, and of nothing else.
 func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 	settings, quota := api.MergePatch{}, api.MergePatch{}
+	inQuota := map[string]string{"energy": "energy_joules"} // where the flag has another name
 	for name, field := range map[string]struct {
 		of    api.MergePatch
 		value any
 	}{
 		"description": {settings, f.Description}, "shares": {settings, f.Shares},
 		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "storage": {quota, f.Quota.Storage}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
+		"energy": {quota, f.Quota.EnergyJoules},
 	} {
 		if flags.Changed(name) {
-			field.of[name] = field.value
+			field.of[cmp.Or(inQuota[name], name)] = field.value
 		}
 	}
 	if flags.Changed("device") {
@@ -260,7 +275,7 @@ refused.`,
 		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
 			return err
 		}
-		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "storage", "members", "clusters", "addresses", "device"} {
+		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "storage", "members", "clusters", "addresses", "energy", "device"} {
 			if cmd.Flags().Changed(name) {
 				return nil
 			}

@@ -212,6 +212,21 @@ func TestAProjectsQuotaBoundsItsStorage(t *testing.T) {
 	f.expect(`PATCH /v1/projects/lab {"quota":{"storage":"10TiB"}}`, `PATCH /v1/projects/lab {"quota":{"addresses":3}}`, "GET /v1/projects/lab")
 }
 
+func TestAProjectsQuotaBoundsItsEnergy(t *testing.T) {
+	f := newFake(t)
+	lab := api.ProjectStatus{Project: api.Project{Name: "lab", Quota: api.Quota{EnergyJoules: 180e6}}, Used: api.Quota{EnergyJoules: 9e6}}
+	f.fixed("PATCH /v1/projects/lab", lab)
+	f.fixed("GET /v1/projects/lab", lab)
+	has(t, f.shell().run(t, "project", "set", "lab", "--energy", "50kWh"), 0, "Energy:    2.5 kWh of 50 kWh in 30 days\n")
+	has(t, f.shell().run(t, "project", "set", "lab", "--energy", "1.5MJ"), 0, "lab")
+	has(t, f.shell().run(t, "project", "set", "lab", "--energy", "0"), 0, "lab")
+	for _, wrong := range []string{"50", "kWh", "-1kWh", "50 kw", "NaNJ", "1e30MWh", "0.1J", ""} {
+		has(t, f.shell().run(t, "project", "set", "lab", "--energy", wrong), cli.ExitUsage, "--energy: \""+wrong+"\" is not an amount of energy")
+	}
+	f.expect(`PATCH /v1/projects/lab {"quota":{"energy_joules":180000000}}`, `PATCH /v1/projects/lab {"quota":{"energy_joules":1500000}}`,
+		`PATCH /v1/projects/lab {"quota":{"energy_joules":0}}`)
+}
+
 func TestANodeShowsItsRoomForVolumes(t *testing.T) {
 	f := newFake(t)
 	agent := api.AgentPart{FirstSeenAt: t0, VolumePool: &api.VolumePool{Kind: "xfs", CapacityBytes: 100 << 30, HeldBytes: 3 << 30}, VolumeBytes: 10 << 30}

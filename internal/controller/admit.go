@@ -55,6 +55,10 @@ func (p *pass) admit(ctx context.Context) error {
 		return nil
 	}
 	p.room.Now = p.now
+	var err error
+	if p.EnergyJoules, err = p.cfg.Cache.EnergyUsed(ctx, p.now); err != nil {
+		return err
+	}
 	free, err := p.room.Update(p.view, p.Available)
 	if err != nil {
 		return err

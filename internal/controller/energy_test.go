@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
+	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // sampled is a sample of two CPUs after some seconds at 100 W, in which each member kept a CPU busy.
@@ -153,5 +155,41 @@ func TestAJobThatHasEndedSinceTheSampleHasItsEnergy(t *testing.T) {
 	look(30*time.Second, "a")
 	if got := e.ran["uc1"]; len(got) != 1 || got[0].id != "a" {
 		t.Errorf("what is remembered after half a minute: %+v", got)
+	}
+}
+
+func TestAProjectThatUsedItsEnergyWaits(t *testing.T) {
+	t.Parallel()
+	l := newLed(t, memory.New())
+	l.node("n1", 4)
+	used := func(before time.Duration, joules int64) {
+		t.Helper()
+		l.view(l.leader.PutEnergy(t.Context(), []api.EnergyRecord{{Node: "n1", Hour: l.now.Add(-before).UTC().Truncate(time.Hour), Shares: []api.EnergyShare{
+			{ClusterUID: "u", Cluster: "c", EnergyAmount: api.EnergyAmount{ModelledMicrojoules: joules * 1e6}},
+		}}}))
+		l.now = l.now.Add(time.Minute)
+	}
+	used(48*time.Hour, 600)
+	if sums, err := l.cache.EnergyUsed(t.Context(), l.now); err != nil || sums != nil {
+		t.Errorf("%v, %v: energy is added up though no quota bounds it", sums, err)
+	}
+	_, revision, err := l.repo.UpdateProject(t.Context(), api.DefaultProject, func(p *api.Project) error { p.Quota.EnergyJoules = 1000; return nil })
+	l.view(revision, err)
+	l.want("a")
+	if c := l.mustPass().Cluster("a"); c.Record.PlacedAt == nil {
+		t.Fatalf("the cluster is %s with 600 of 1000 J used, want it placed: %s", c.Record.Phase, c.Record.Message)
+	}
+	used(0, 300)
+	l.mustPass()
+	used(0, 400) // the hour goes on
+	l.wait("b")
+	l.mustPass()
+	if c := l.mustPass().Cluster("b"); c.Record.PlacedAt != nil || !strings.Contains(l.explained("b"), "used 0.0002778 kWh in the last 30 days") {
+		t.Errorf("the cluster is %s with 1000 of 1000 J used, want it to wait: %s", c.Record.Phase, l.explained("b"))
+	}
+	l.now = l.now.Add(usage.EnergyWindow - 46*time.Hour)
+	l.mustPass()
+	if c := l.mustPass().Cluster("b"); c.Record.PlacedAt == nil {
+		t.Errorf("the cluster is %s 28 days later, want it placed: %s", c.Record.Phase, l.explained("b"))
 	}
 }

@@ -193,6 +193,13 @@ func (l *led) explained(name string) string {
 	l.t.Helper()
 	now := func() time.Time { return l.now }
 	e := &situation.Explainer{Views: l.cache, Heard: l.agents, Now: now, Time: func(t time.Time) time.Time { return t }, Since: l.now, Deadlines: lifecycle.DefaultDeadlines()}
+	e.EnergyJoules = func(now time.Time) map[string]int64 {
+		used, err := l.cache.EnergyUsed(l.t.Context(), now)
+		if err != nil {
+			l.t.Error(err)
+		}
+		return used
+	}
 	ex, err := e.Explain(name)
 	if err != nil {
 		l.t.Fatal(err)

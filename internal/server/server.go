@@ -260,7 +260,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		leads.Provisioning = machines.leads()
 		group.Go(func() error { return machines.run(ctx) })
 	}
-	httpAPI := apiserver.New(s.api(site))
+	httpAPI := apiserver.New(s.api(ctx, site))
 	group.Go(func() error { return controller.Run(ctx, leads) })
 	group.Go(func() error {
 		select {
@@ -381,6 +381,17 @@ func (s *Server) offers(site *site) offer.Site {
 	return offer.Site{Fabrics: site.fabrics.InfiniBand(), Switches: site.fabrics.Switches(), Metal: s.network.Interface != ""}
 }
 
+// energyUsed returns what projects used, for explanations: without it, they say nothing of quotas of energy.
+func (s *Server) energyUsed(ctx context.Context, site *site) func(now time.Time) map[string]int64 {
+	return func(now time.Time) map[string]int64 {
+		used, err := site.cache.EnergyUsed(ctx, now)
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.WarnContext(ctx, "explanations don't know the energy that projects used", "error", err)
+		}
+		return used
+	}
+}
+
 // deadlines are those of clusters' lives.
 func (s *Server) deadlines() lifecycle.Deadlines {
 	d := lifecycle.DefaultDeadlines()
@@ -391,13 +402,14 @@ func (s *Server) deadlines() lifecycle.Deadlines {
 }
 
 // api is what the API is made of.
-func (s *Server) api(site *site) apiserver.Config {
+func (s *Server) api(ctx context.Context, site *site) apiserver.Config {
 	return apiserver.Config{
 		Writer: site.repo, Reader: site.cache, Live: heard{site.agents, site.fabrics, site.cache}, Logs: site.agents, Pin: s.authority.Pin(), Tunnels: site.agents, Homes: site.agents, Hosts: site.agents, Networks: site.agents,
 		Tokens: tenancy.NewTokens(s.authority.Tokens, site.cache, time.Now),
 		Nodes:  site.nodes,
 		Explainer: &situation.Explainer{
 			Views: site.cache, Heard: site.agents, Fabrics: site.fabrics, Offers: s.offers(site), Now: time.Now, Time: site.clock.At, Since: site.now(), Deadlines: s.deadlines(), Power: site.energy.Power,
+			EnergyJoules: s.energyUsed(ctx, site),
 		},
 		Certifier:   certifier{secrets: s.secrets, user: controller.JobUser.Name, now: time.Now},
 		ClusterKeys: certifier{secrets: s.secrets, now: time.Now}.keysOf,

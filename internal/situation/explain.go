@@ -31,6 +31,8 @@ type Explainer struct {
 	Offers offer.Site
 	// Power returns the power of a node when idle, what full utilization adds, and its CPUs; false: it is not known. nil: of no node is.
 	Power func(node string) (idle, slope float64, cpus int, ok bool)
+	// EnergyJoules returns what projects used in usage.EnergyWindow, of those whose quota bounds it. nil: no quota does.
+	EnergyJoules func(now time.Time) map[string]int64
 }
 
 // NoRoom is the error of a change that asks for room there is not.
@@ -56,7 +58,11 @@ type plan struct {
 
 func (e *Explainer) site() *Site {
 	reading := e.Now()
-	return Observe(e.Views.View(), e.Heard, e.Fabrics, e.Time(reading), reading, e.Since, e.Deadlines)
+	s := Observe(e.Views.View(), e.Heard, e.Fabrics, e.Time(reading), reading, e.Since, e.Deadlines)
+	if e.EnergyJoules != nil {
+		s.EnergyJoules = e.EnergyJoules(s.Now)
+	}
+	return s
 }
 
 func (s *Site) plan(asked []Asked, offers offer.Site) (plan, error) {

@@ -40,6 +40,8 @@ type Site struct {
 	Nodes       map[string]lifecycle.NodeState
 	// Encrypted: the underlay is, and nodes without WireGuard get no members.
 	Encrypted bool
+	// EnergyJoules is what the members of projects used in usage.EnergyWindow, of those whose quota bounds it.
+	EnergyJoules map[string]int64
 
 	standing map[string]standing
 	// windows: maintenance is announced on some node. drains: members are to move off some node.
@@ -458,7 +460,7 @@ func (s *Site) holds(c *state.Cluster) time.Duration {
 func (s *Site) accounts(parts resource.Parts) map[string]admission.Account {
 	accounts := map[string]admission.Account{}
 	for _, p := range s.View.Projects {
-		accounts[p.Name] = admission.Account{Quota: p.Quota, Shares: p.Shares}
+		accounts[p.Name] = admission.Account{Quota: p.Quota, Shares: p.Shares, EnergyJoules: s.EnergyJoules[p.Name]}
 	}
 	for _, c := range s.View.Clusters {
 		a := accounts[project(c)]

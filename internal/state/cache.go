@@ -22,6 +22,8 @@ type Cache struct {
 	// changed is closed and replaced whenever revision grows, and when the cache ends.
 	changed chan struct{}
 	err     error // why the cache ended
+
+	energy energyUsed
 }
 
 // OpenCache loads a Cache, and keeps it current until ctx ends.

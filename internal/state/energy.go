@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -144,4 +146,43 @@ func (r *Repo) energyRecords(ctx context.Context) func(from, to time.Time) iter.
 			}
 		}
 	}
+}
+
+// energyUsed is what projects used, as it was added up last.
+type energyUsed struct {
+	mu     sync.Mutex
+	past   usage.EnergyPast
+	since  time.Time // records before it were read, and change no more
+	at     time.Time
+	joules map[string]int64
+}
+
+const (
+	// energyUsedFor is how long a sum holds: the leader stores energy twice a minute.
+	energyUsedFor = 30 * time.Second
+	// energyChangesFor is how old the records are that still change: those of this hour, and of the one before until all of its samples are in.
+	energyChangesFor = time.Hour
+)
+
+// EnergyUsed is what each project used in usage.EnergyWindow before a time, in joules, if the quota of any bounds that. It is half a minute old at most.
+func (c *Cache) EnergyUsed(ctx context.Context, now time.Time) (map[string]int64, error) {
+	if !slices.ContainsFunc(c.View().Projects, func(p *api.Project) bool { return p.Quota.EnergyJoules > 0 }) {
+		return nil, nil
+	}
+	u := &c.energy
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if age := now.Sub(u.at); u.joules != nil && age >= 0 && age < energyUsedFor {
+		return u.joules, nil
+	}
+	since := u.since
+	if since.IsZero() {
+		since = now.Add(-usage.EnergyWindow)
+	}
+	since = since.UTC().Truncate(time.Hour)
+	if err := u.past.Read(since, c.repo.energyRecords(ctx)(since, now)); err != nil {
+		return nil, fmt.Errorf("add up the energy of projects: %w", err)
+	}
+	u.joules, u.at, u.since = u.past.Joules(now), now, now.Add(-energyChangesFor)
+	return u.joules, nil
 }

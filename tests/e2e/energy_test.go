@@ -124,6 +124,25 @@ func TestABusyClusterUsesMoreEnergyThanAnIdleOneAndNothingIsLost(t *testing.T) {
 			t.Errorf("after the restart the node counted %+v, and its parts add up to %+v", *again.Counter, sum)
 		}
 	})
+	t.Run("a project that used its energy gets no more room, and what runs goes on", func(t *testing.T) {
+		s := s.as(t)
+		s.must("project", "set", "default", "--energy", "1J")
+		if text := s.must("project", "show", "default"); !strings.Contains(text, "kWh of 2.778e-07 kWh in 30 days") {
+			t.Errorf("the project does not show its energy:\n%s", text)
+		}
+		refused := []string{"cluster", "create", "more", "--size", "1", "--cores", "1", "--memory", "64MiB"}
+		s.must("cluster", "delete", "idle")
+		s.eventually(time.Minute, "a refusal", func() bool {
+			a := s.cli(refused...)
+			if a.code == 0 {
+				s.must("cluster", "delete", "more")
+			}
+			return a.code != 0 && strings.Contains(a.err, "in the last 30 days, and its quota is 2.778e-07 kWh")
+		})
+		s.must("run", "busy", "--", "true")
+		s.must("project", "set", "default", "--energy", "0")
+		s.must("cluster", "create", "more", "--size", "1", "--cores", "1", "--memory", "64MiB")
+	})
 }
 
 func TestAMachineWithoutCountersSaysThatItsEnergyIsUnavailable(t *testing.T) {

@@ -3,6 +3,43 @@ package main
 // energyGuards: what nodes consume is counted once, divided without loss, and not made up.
 var energyGuards = []Mutant{
 	{
+		Guard:   "a project that used its energy gets nothing more",
+		File:    "internal/admission/quota.go",
+		Find:    `limit > 0 && from.EnergyJoules >= limit {`,
+		Replace: `limit > 0 && false {`,
+		Test:    "./internal/admission TestQuotas",
+	},
+	{
+		Guard:   "a member that was lost is replaced though its project used its energy",
+		File:    "internal/admission/quota.go",
+		Find:    `a.account.energy == "" || a.wants.IsZero() {`,
+		Replace: `a.account.energy == "" {`,
+		Test:    "./internal/admission TestQuotas",
+	},
+	{
+		Guard:   "an hour of energy that is read again counts once",
+		File:    "internal/usage/energywindow.go",
+		Find:    `if hour.Before(since) {
+			next[hour] = sums
+		}`,
+		Replace: `next[hour] = sums`,
+		Test:    "./internal/usage TestTheEnergyOfAProjectIsThatOfTheLastThirtyDays",
+	},
+	{
+		Guard:   "energy of more than 30 days ago does not count",
+		File:    "internal/usage/energywindow.go",
+		Find:    `if !hour.Add(time.Hour).After(begin) {`,
+		Replace: `if hour.IsZero() && begin.IsZero() {`,
+		Test:    "./internal/usage TestTheEnergyOfAProjectIsThatOfTheLastThirtyDays",
+	},
+	{
+		Guard:   "the energy of the present hour is read again",
+		File:    "internal/state/energy.go",
+		Find:    `u.past.Joules(now), now, now.Add(-energyChangesFor)`,
+		Replace: `u.past.Joules(now), now, now.Add(+energyChangesFor)`,
+		Test:    "./internal/controller TestAProjectThatUsedItsEnergyWaits",
+	},
+	{
 		Guard:   "a counter of energy that wraps goes on",
 		File:    "internal/energy/rapl/rapl.go",
 		Find:    "\t\tused += z.rangeUJ\n",
