@@ -94,9 +94,10 @@ test-gpuremote: ## format, lint and test only remote GPUs
 	cd gpuremote && $(CARGO) build --locked --quiet -p gpuremote-server -p gpuremote-opencl -p nearmetal-gpu-kernels
 	NEARMETAL_GPU_PROGRAMS=$(CURDIR)/.build/gpuremote/debug $(GO) test -count=1 -run OnPoCL ./internal/measure/study
 
-# Failpoints are built in: crash tests kill the process that they mark. Lint has vetted the code.
+# Failpoints are built in: crash tests kill the process that they mark. Lint has vetted the code. Several packages mostly wait for the kernel and for peers, so
+# more are tested at once than there are cores.
 unit: setup member boot smp ## run only unit and conformance tests
-	$(GO) test -vet=off -tags failpoints -exec '$(ASROOT)' -timeout 10m $(UNITS)
+	$(GO) test -vet=off -tags failpoints -exec '$(ASROOT)' -timeout 10m -p $$((2 * $$(nproc))) $(UNITS)
 
 # schemathesis and openapi-python-client, of PyPI: installed before the tests, whose network reaches nothing outside. The tests look for what
 # is left in their folder for temporary files, so the compiler, which is still at work beside them, has one of its own.
