@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/loadercache"
 )
 
 // Dir is the folder of a member with the files of NVIDIA's driver: lib and bin.
@@ -106,9 +107,9 @@ var libraryFolders = []string{
 func libraryFolder(root string) (string, error) {
 	var folders []string
 	if text, err := os.ReadFile(filepath.Join(root, "etc/ld.so.cache")); err == nil {
-		if cache, err := ParseCache(text); err == nil {
+		if cache, err := loadercache.Parse(text); err == nil {
 			for _, e := range cache.Entries {
-				if e.Name == "libcuda.so.1" && e.Flags == nativeFlags {
+				if e.Name == "libcuda.so.1" && e.Flags == loadercache.NativeFlags {
 					folders = append(folders, filepath.Dir(e.Path))
 				}
 			}

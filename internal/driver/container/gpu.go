@@ -14,6 +14,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/loadercache"
 )
 
 // A member reaches the GPUs that it holds by their device nodes, which are bound into its /dev: its root can make none. Its control group lets it open
@@ -28,9 +29,6 @@ type GPUs interface {
 	// FrontEnds returns what a member needs whose programs call such a server.
 	FrontEnds() (*gpu.Edits, error)
 }
-
-// loaderCache is where the loader looks for libraries.
-const loaderCache = "/etc/ld.so.cache"
 
 // fileLoaderCache is a member's own loader cache beside its staged root.
 const fileLoaderCache = "ld.so.cache"
@@ -71,26 +69,22 @@ func stageLoaderCache(dir string, edits *gpu.Edits, plan etcPlan) (bool, error) 
 	if edits == nil || len(edits.Libraries) == 0 {
 		return false, nil
 	}
-	cache := &gpu.Cache{}
-	at := func(b environment.Bind) bool { return b.Target == loaderCache }
+	var known []byte
+	at := func(b environment.Bind) bool { return b.Target == loadercache.Path }
 	for _, binds := range [][]environment.Bind{plan.binds, plan.copies} {
 		if i := slices.IndexFunc(binds, at); i >= 0 {
 			text, err := os.ReadFile(binds[i].Open())
 			if err != nil {
-				return false, fmt.Errorf("reading its environment's %s: %w", loaderCache, err)
+				return false, fmt.Errorf("reading its environment's %s: %w", loadercache.Path, err)
 			}
-			// A tenant's image may have anything there. Its loader then finds the driver's libraries and those of its default folders.
-			if known, err := gpu.ParseCache(text); err == nil {
-				cache = known
-			}
+			known = text
 		}
 	}
-	cache.Add(edits.Libraries)
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return false, err
 	}
 	path := filepath.Join(dir, fileLoaderCache)
-	return true, errors.Join(os.WriteFile(path, cache.Bytes(), 0o644), os.Chmod(path, 0o644))
+	return true, errors.Join(os.WriteFile(path, loadercache.With(known, edits.Libraries), 0o644), os.Chmod(path, 0o644))
 }
 
 // gpuMounts are what a member has of its GPUs: device nodes, files, and the loader cache where it is not "".
@@ -110,7 +104,7 @@ func gpuMounts(edits *gpu.Edits, cache string) []specs.Mount {
 		mounts = append(mounts, specs.Mount{Destination: m.Path, Type: "bind", Source: m.HostPath, Options: options})
 	}
 	if cache != "" {
-		mounts = append(mounts, specs.Mount{Destination: loaderCache, Type: "bind", Source: cache, Options: []string{"bind", "nosuid", "nodev", "ro"}})
+		mounts = append(mounts, specs.Mount{Destination: loadercache.Path, Type: "bind", Source: cache, Options: []string{"bind", "nosuid", "nodev", "ro"}})
 	}
 	return mounts
 }

@@ -9,11 +9,12 @@ import (
 
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/loadercache"
 )
 
 func TestAMembersLoaderCacheIsThatOfItsEnvironmentWithTheDriversLibrariesFirst(t *testing.T) {
 	dir := t.TempDir()
-	known := &gpu.Cache{}
+	known := &loadercache.Cache{}
 	known.Add(map[string]string{"libc.so.6": "/lib/libc.so.6", "libcuda.so.1": "/usr/lib/libcuda.so.1"})
 	sound, broken := filepath.Join(dir, "sound"), filepath.Join(dir, "broken")
 	if err := errors.Join(os.WriteFile(sound, known.Bytes(), 0o644), os.WriteFile(broken, []byte("#!/bin/sh"), 0o644)); err != nil {
@@ -48,7 +49,7 @@ func TestAMembersLoaderCacheIsThatOfItsEnvironmentWithTheDriversLibrariesFirst(t
 		if err != nil {
 			t.Fatal(err)
 		}
-		cache, err := gpu.ParseCache(text)
+		cache, err := loadercache.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,7 @@
-package gpu
+// Package loadercache reads and writes the file by which the loader of glibc finds libraries, /etc/ld.so.cache, so that a member's programs find the
+// libraries by which they use GPUs. What it reads may be a tenant's, so it may be any bytes. It runs no program, and it must not: an environment's ldconfig
+// is a tenant's, too. Start with With.
+package loadercache
 
 import (
 	"bytes"
@@ -8,12 +11,25 @@ import (
 	"slices"
 )
 
-// The loader of glibc finds libraries by /etc/ld.so.cache, which ldconfig makes (glibc, elf/cache.c and sysdeps/generic/dl-cache.h). A member with a GPU
-// gets its environment's cache with the driver's libraries before all others. Nothing of the environment is run for that: its ldconfig is a tenant's program.
-// A cache, unlike LD_LIBRARY_PATH, holds for each program of the member, however it was started.
+// ldconfig makes the file (glibc, elf/cache.c and sysdeps/generic/dl-cache.h). A cache, unlike LD_LIBRARY_PATH, holds for each program of a member, however it
+// was started.
 
-// CacheEntry is a library in a loader's cache.
-type CacheEntry struct {
+// Path is where the loader looks.
+const Path = "/etc/ld.so.cache"
+
+// With returns a cache with libraries by name before all others that it has. One that can't be read is taken as empty: a tenant's image may have anything there.
+// Its loader then finds these libraries, and those of its default folders.
+func With(text []byte, libraries map[string]string) []byte {
+	cache, err := Parse(text)
+	if err != nil {
+		cache = &Cache{}
+	}
+	cache.Add(libraries)
+	return cache.Bytes()
+}
+
+// Entry is a library in a loader's cache.
+type Entry struct {
 	// Name is what programs ask for, Path where it is.
 	Name, Path string
 	// Flags are the kind of library and its architecture.
@@ -24,7 +40,7 @@ type CacheEntry struct {
 
 // Cache is the content of a loader's cache.
 type Cache struct {
-	Entries []CacheEntry
+	Entries []Entry
 	// Subfolders are folders such as x86-64-v3 whose libraries need a newer processor.
 	Subfolders []string
 }
@@ -43,8 +59,8 @@ const (
 	mostCache     = 8 << 20
 )
 
-// ParseCache reads a loader's cache, which may be any bytes.
-func ParseCache(text []byte) (*Cache, error) {
+// Parse reads a loader's cache, which may be any bytes.
+func Parse(text []byte) (*Cache, error) {
 	if len(text) > mostCache {
 		return nil, fmt.Errorf("the loader's cache has %d bytes; at most %d are possible", len(text), mostCache)
 	}
@@ -66,7 +82,7 @@ func ParseCache(text []byte) (*Cache, error) {
 	cache := &Cache{}
 	for i := range count {
 		at := text[cacheHeader+i*cacheEntry:]
-		e := CacheEntry{Flags: int32(binary.LittleEndian.Uint32(at)), HWCap: binary.LittleEndian.Uint64(at[16:])}
+		e := Entry{Flags: int32(binary.LittleEndian.Uint32(at)), HWCap: binary.LittleEndian.Uint64(at[16:])}
 		var err1, err2 error
 		e.Name, err1 = stringAt(text, binary.LittleEndian.Uint32(at[4:]))
 		e.Path, err2 = stringAt(text, binary.LittleEndian.Uint32(at[8:]))
@@ -128,14 +144,14 @@ func stringAt(text []byte, offset uint32) (string, error) {
 // Add adds libraries by name, before others of the same name.
 func (c *Cache) Add(libraries map[string]string) {
 	for name, path := range libraries {
-		at, _ := slices.BinarySearchFunc(c.Entries, name, func(e CacheEntry, name string) int { return compareNames(name, e.Name) })
+		at, _ := slices.BinarySearchFunc(c.Entries, name, func(e Entry, name string) int { return compareNames(name, e.Name) })
 		for at > 0 && c.Entries[at-1].Name == name {
 			at--
 		}
-		for at < len(c.Entries) && c.Entries[at].Name == name && c.Entries[at].Flags > nativeFlags {
+		for at < len(c.Entries) && c.Entries[at].Name == name && c.Entries[at].Flags > NativeFlags {
 			at++
 		}
-		c.Entries = slices.Insert(c.Entries, at, CacheEntry{Name: name, Path: path, Flags: nativeFlags})
+		c.Entries = slices.Insert(c.Entries, at, Entry{Name: name, Path: path, Flags: NativeFlags})
 	}
 }
 

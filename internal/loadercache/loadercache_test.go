@@ -1,4 +1,4 @@
-package gpu_test
+package loadercache_test
 
 import (
 	"bytes"
@@ -8,17 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nearmetal/nearmetal/internal/gpu"
+	"github.com/nearmetal/nearmetal/internal/loadercache"
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
-func readCache(t *testing.T) ([]byte, *gpu.Cache) {
+func readCache(t *testing.T) ([]byte, *loadercache.Cache) {
 	t.Helper()
 	text, err := os.ReadFile("/etc/ld.so.cache")
 	if err != nil {
 		needs.Missing(t, "this machine has no loader cache: %v", err)
 	}
-	cache, err := gpu.ParseCache(text)
+	cache, err := loadercache.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func readCache(t *testing.T) ([]byte, *gpu.Cache) {
 
 func TestALoaderCacheIsWrittenAsItWasRead(t *testing.T) {
 	_, cache := readCache(t)
-	again, err := gpu.ParseCache(cache.Bytes())
+	again, err := loadercache.Parse(cache.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,13 +74,13 @@ func TestTheLoaderOfThisMachineFindsAnAddedLibrary(t *testing.T) {
 }
 
 func FuzzALoaderCacheMayBeAnyBytes(f *testing.F) {
-	cache := &gpu.Cache{Subfolders: []string{"x86-64-v3"}}
+	cache := &loadercache.Cache{Subfolders: []string{"x86-64-v3"}}
 	cache.Add(map[string]string{"libcuda.so.1": "/run/x/libcuda.so.1"})
 	f.Add(cache.Bytes())
 	f.Add([]byte("ld.so-1.7.0\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if c, err := gpu.ParseCache(text); err == nil {
-			if _, err := gpu.ParseCache(c.Bytes()); err != nil {
+		if c, err := loadercache.Parse(text); err == nil {
+			if _, err := loadercache.Parse(c.Bytes()); err != nil {
 				t.Errorf("what was read can't be read again: %v", err)
 			}
 		}
