@@ -35,7 +35,7 @@ var wirers = []string{"internal/server", "internal/agent", "internal/sim", "cmd"
 const wing = "internal/machine"
 
 var wingImports = []string{
-	"./api", "./internal/accounts", "./internal/archive", "./internal/children", "./internal/generatedfiles", "./internal/image", "./internal/inventory", "./internal/lifecycle", "./internal/needs", "./internal/pool",
+	"./api", "./internal/accounts", "./internal/archive", "./internal/children", "./internal/generatedfiles", "./internal/image", "./internal/inventory", "./internal/lifecycle", "./internal/loadercache", "./internal/needs", "./internal/pool",
 	"./internal/state", "./internal/trust", "./internal/virtioport",
 }
 

@@ -33,9 +33,10 @@ func (r *Renderer) gpuFiles(m *api.Assignment) []driver.File {
 		if s.Of != m.ID {
 			continue
 		}
-		// The socket's directory was mounted when the member started. A server that the member got later has another one.
+		// The socket's directory was mounted when the member started. A server that the member got later has another one. A virtual machine shares no memory with
+		// its node.
 		at := "unix:" + gpuSocket
-		if s.Node != m.Node || s.Generation != m.Generation {
+		if s.Node != m.Node || s.Generation != m.Generation || m.Stack == api.StackVM {
 			at = fmt.Sprintf("tcp:%s:%d", s.Address(), api.PortGPUServer)
 		}
 		return []driver.File{public(gpuServerPath, at+"\n"), public(openCLPath, openCLDriver+"\n")}

@@ -59,6 +59,23 @@ func TestAMemberCallsALaterServerByTCP(t *testing.T) {
 	}
 }
 
+// A virtual machine shares no memory with its node: it calls a server there as it calls one of another node.
+func TestAVirtualMachineCallsTheServerOfItsOwnNodeByTCP(t *testing.T) {
+	cluster := testCluster(t, func(c *Cluster) {
+		c.Members[0].Node, c.Members[0].Stack = "n1", api.StackVM
+		s := gpuServer("u1.c1-0.1", "n1")
+		s.Generation = c.Members[0].Generation
+		c.GPUServers = []api.Assignment{s}
+	})
+	files := render(t, cluster, "u1.c1-0.1")
+	if got := contentOf(files, "/etc/nearmetal/gpu-server"); got != "tcp:10.64.16.40:7070\n" {
+		t.Errorf("it has the server %q, want the one on its node by TCP", got)
+	}
+	if got := contentOf(files, "/etc/OpenCL/vendors/nearmetal.icd"); got != "/run/nearmetal-gpu/lib/libnearmetal_opencl.so\n" {
+		t.Errorf("it has the OpenCL driver %q", got)
+	}
+}
+
 func TestAnotherServerIsAReasonToRenderMembersAgain(t *testing.T) {
 	basis := func(address string) string {
 		r, err := New(testCluster(t, func(c *Cluster) {

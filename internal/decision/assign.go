@@ -62,6 +62,9 @@ func Assign(need lifecycle.Need, placed []placement.Placed, d placement.Decision
 	return assignments, nil
 }
 
+// serverStack is the stack of servers of remote GPUs: each is a container, whatever its member is.
+const serverStack = api.StackContainer
+
 // addDevices gives members the devices of their own nodes, and returns a part for each other node on which they have some. Remote GPUs are parts on any node.
 func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assignment {
 	var parts []api.Assignment
@@ -78,13 +81,14 @@ func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assig
 					continue
 				}
 				var memory []api.MemoryClaim
+				stack := m.Stack
 				if k == 1 {
-					memory = on.Memory
+					memory, stack = on.Memory, serverStack
 				}
 				parts = append(parts, api.Assignment{
 					ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,
 					Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
-					Devices: claims, Memory: memory, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: m.TakenAt,
+					Devices: claims, Memory: memory, UserIDs: m.UserIDs, Stack: stack, TakenAt: m.TakenAt,
 				})
 				n++
 			}
@@ -100,7 +104,7 @@ func AssignServer(m *api.Assignment, chosen []placement.DevicesOn, own *api.Netw
 		servers = append(servers, api.Assignment{
 			ID: fmt.Sprintf("%s-s%d-%d", m.ID, d.Generation, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: d.Generation,
 			Group: m.Group, Member: m.Member, Rank: lifecycle.NoRank, Node: on.Node, CleanBy: api.ByAgents(on.Node),
-			Devices: on.Claims, Memory: on.Memory, UserIDs: m.UserIDs, Stack: m.Stack, TakenAt: d.TakenAt,
+			Devices: on.Claims, Memory: on.Memory, UserIDs: m.UserIDs, Stack: serverStack, TakenAt: d.TakenAt,
 		})
 	}
 	return servers, placement.ServeGPUs(own, d.Held, servers)

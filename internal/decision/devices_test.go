@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,26 @@ func TestRemoteGPUsAreServersAlsoOnTheMembersOwnNode(t *testing.T) {
 	}
 	if len(parts) != 1 || !parts[0].ServesGPU() || parts[0].Node != "n1" || parts[0].Of != "u.c-0.1" {
 		t.Errorf("the parts are %+v, want one server on the member's node", parts)
+	}
+}
+
+func TestTheServerOfAVirtualMachinesGPUIsAContainer(t *testing.T) {
+	remote := api.DeviceClaim{Class: "gpu", Device: "g", Way: "remote"}
+	on := []placement.DevicesOn{{Node: "n2", Claims: []api.DeviceClaim{remote, {Class: "hca", Device: "h", Way: "vf"}}}}
+	members := []api.Assignment{{ID: "u.c-0.1", Member: "c-0", Node: "n1", Stack: api.StackVM}}
+	for _, p := range addDevices(members, []placement.Placed{{Devices: on}}) {
+		want := api.StackVM
+		if p.ServesGPU() {
+			want = api.StackContainer
+		}
+		if p.Stack != want {
+			t.Errorf("part %s with %+v is of stack %q, want %q", p.ID, p.Devices, p.Stack, want)
+		}
+	}
+	own := &api.Network{UID: "u", Index: 1, Prefix: netip.MustParsePrefix("10.64.0.0/20")}
+	later, err := AssignServer(&members[0], []placement.DevicesOn{{Node: "n2", Claims: []api.DeviceClaim{remote}}}, own, placement.Decision{})
+	if err != nil || len(later) != 1 || later[0].Stack != api.StackContainer {
+		t.Errorf("a server that it gets later is %+v, %v; want a container", later, err)
 	}
 }
 

@@ -113,8 +113,8 @@ func (n *normalizer) gpuHolder(path string, g api.Group, r api.DeviceRequest) {
 	switch {
 	case g.Stack != api.StackContainer && g.Stack != api.StackVM:
 		n.add(path, string(g.Stack), "members on the stack %q get no GPUs yet; use the stack %q or %q", g.Stack, api.StackContainer, api.StackVM)
-	case g.Stack == api.StackVM && r.MayBeServed():
-		n.add(path, r.Way, "members on the stack %q get whole GPUs only (the libraries by which programs call the server of a remote one are the node's, and only containers have them); write their number, or use the stack %q", g.Stack, api.StackContainer)
+	case g.Stack == api.StackVM && r.Way == api.WayAny:
+		n.add(path, r.Way, "members on the stack %q get whole GPUs or remote ones, and don't leave the choice to the site yet; write their number, or 1:remote:SIZE, or use the stack %q", g.Stack, api.StackContainer)
 	case g.Spares > 0:
 		n.add(path, strconv.Itoa(g.Spares), "a spare can't hold a GPU for its member; omit the spares")
 	}

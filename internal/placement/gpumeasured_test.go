@@ -160,7 +160,7 @@ func TestNoServerWouldCostLessThanTheChosenOne(t *testing.T) {
 		c.running = true
 		all, least := c.serversFor(group.Devices[0]), 0.0
 		for distance := range distances {
-			if o := c.best(all.at(&c.s.view, v.ids["n1"], distance), v.ids["n1"], distance, group.Devices[0]); o != nil && (least == 0 || o.cost < least) {
+			if o := c.best(all.at(&c.s.view, v.ids["n1"], distance), &member{home: v.ids["n1"]}, distance, group.Devices[0]); o != nil && (least == 0 || o.cost < least) {
 				least = o.cost
 			}
 		}

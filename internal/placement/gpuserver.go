@@ -86,7 +86,7 @@ func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool
 			continue // a farther one may have a shorter round trip
 		}
 		near := all.at(&c.s.view, m.home, distance)
-		found := c.best(near, m.home, distance, r)
+		found := c.best(near, m, distance, r)
 		switch {
 		case found == nil:
 			better += len(near)
@@ -106,14 +106,15 @@ func (c *chooser) chooseServer(m *member, request int, r api.DeviceRequest) bool
 }
 
 // best returns the best server of those at a distance that have enough, nil for none.
-func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceRequest) (best *offer) {
-	v := &c.s.view
+func (c *chooser) best(near []*server, m *member, distance int, r api.DeviceRequest) (best *offer) {
+	v, home := &c.s.view, m.home
 	rate, surveyed := v.linkRate(home)
+	tcp := c.running || !sharesMemory(c.groups[m.group].Stack)
 	for _, s := range near {
 		if c.count(s, r); !s.enough || distance != sameNode && s.node == home {
 			continue
 		}
-		way := serverWay{distance: distance, rate: min(rate, s.rate), tcp: c.running, share: s.share}
+		way := serverWay{distance: distance, rate: min(rate, s.rate), tcp: tcp, share: s.share}
 		if trip, ok := v.trip(s.node, home); ok {
 			way.trip = trip.Seconds
 		}
@@ -124,6 +125,9 @@ func (c *chooser) best(near []*server, home int32, distance int, r api.DeviceReq
 	}
 	return best
 }
+
+// sharesMemory reports whether members on a stack share memory with a server on their node that is there when they start. A virtual machine's memory is its own.
+func sharesMemory(stack api.Stack) bool { return stack == api.StackContainer }
 
 // whereText says where a node is from another, by their distance.
 var whereText = [...]string{sameNode: "the member's own node", sameLeaf: "a node under the same leaf switch", samePod: "a node in the same pod", elsewhere: "another node"}
@@ -184,10 +188,10 @@ func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missin
 }
 
 // mayServe reports whether a node has GPUs that serve a request, and nobody has it whole. Servers go where members may go: to no node that is drained, or
-// that will be in maintenance before they end.
+// that will be in maintenance before they end. They are containers, whatever their members are.
 func (c *chooser) mayServe(id int32, r api.DeviceRequest) bool {
 	row := &c.s.view.rows[id]
-	return row.state == rowSchedulable && !row.reachesWindow(c.groups[0].Ends) && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
+	return row.state == rowSchedulable && c.s.view.platforms.values[row.platform].hasStack(api.StackContainer) && !row.reachesWindow(c.groups[0].Ends) && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
 }
 
 // takeServer takes as many GPUs of a node as a request asks for, each once. Where they are too few, nothing is taken.

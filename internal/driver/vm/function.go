@@ -246,7 +246,7 @@ func survives(p fabric.Port, network api.Network, v verb) error {
 
 // surviveAll is survives of all ports of a member.
 func surviveAll(m driver.Member, v verb) error {
-	if err := gpusStay(&m.Assignment, v); err != nil {
+	if err := gpusStay(m, v); err != nil {
 		return err
 	}
 	if v == verbMove && len(m.Disks) > 0 {

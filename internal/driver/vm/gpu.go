@@ -11,18 +11,21 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/failpoint"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/gpu/passthrough"
 )
 
 // A member's GPUs are PCI devices of its machine (VFIO), from its start to its end. Nothing of their state can be read out, so a machine with a GPU is
 // neither saved nor moved, and has no snapshots. Unlike functions of adapters they have no root ports that are kept for them: libvirt makes what they need.
 
-// GPUs gives whole GPUs to machines.
+// GPUs gives whole GPUs to machines, and what programs in them call the servers of remote ones by.
 type GPUs interface {
 	// Take makes the GPUs an assignment's, with nothing in them. It is idempotent. The error names a GPU that the machine can't have.
 	Take(ctx context.Context, owner string, claims []api.DeviceClaim) ([]passthrough.Group, error)
 	// Give takes back all GPUs of an assignment, whose machine is no more. Nil means that it has none.
 	Give(ctx context.Context, owner string) error
+	// FrontEnds returns what a member needs whose programs call the server of a remote GPU.
+	FrontEnds() (*gpu.Edits, error)
 }
 
 // gpuAlias begins the aliases of the PCI functions of GPUs.
@@ -40,7 +43,7 @@ func gpusOf(a *api.Assignment) []api.DeviceClaim {
 func checkGPUs(a *api.Assignment) error {
 	for _, c := range gpusOf(a) {
 		if c.Way != api.WayPassthrough {
-			return fmt.Errorf("it holds %q of GPU %s, and virtual machines get whole GPUs by pass-through only", c.Way, c.Device)
+			return fmt.Errorf("it holds %q of GPU %s, and of their own node's GPUs virtual machines get whole ones only, by pass-through", c.Way, c.Device)
 		}
 	}
 	return nil
@@ -98,9 +101,13 @@ func (d *Driver) giveGPUs(ctx context.Context, id string) error {
 }
 
 // gpusStay returns why a member with GPUs stays as it is; nil for one without.
-func gpusStay(a *api.Assignment, v verb) error {
-	if len(gpusOf(a)) == 0 {
+func gpusStay(m driver.Member, v verb) error {
+	switch {
+	case len(gpusOf(&m.Assignment)) > 0:
+		return fmt.Errorf("it can't be %s: it has a GPU, whose state nothing can read; delete the member, or end its work and create it elsewhere", v)
+	case m.GPUServer != nil:
+		return fmt.Errorf("it can't be %s: it has a remote GPU, whose server keeps what its programs have there; delete the member, or end its work and create it elsewhere", v)
+	default:
 		return nil
 	}
-	return fmt.Errorf("it can't be %s: it has a GPU, whose state nothing can read; delete the member, or end its work and create it elsewhere", v)
 }

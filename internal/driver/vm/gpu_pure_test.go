@@ -10,6 +10,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
+	"github.com/nearmetal/nearmetal/internal/gpu"
 	"github.com/nearmetal/nearmetal/internal/gpu/passthrough"
 )
 
@@ -65,14 +66,14 @@ func TestAMachineGetsWholeGPUsOnly(t *testing.T) {
 func TestAMachineWithAGPUIsNeitherSavedNorMoved(t *testing.T) {
 	for _, v := range []verb{verbSave, verbMove, verbSnapshot} {
 		m := withGPU()
-		if err := gpusStay(&m.Assignment, v); err == nil || !strings.Contains(err.Error(), "it can't be "+string(v)) {
+		if err := gpusStay(m, v); err == nil || !strings.Contains(err.Error(), "it can't be "+string(v)) {
 			t.Errorf("%s: got %v", v, err)
 		}
 		if err := surviveAll(m, v); err == nil {
 			t.Errorf("%s: its ports are all that is looked at", v)
 		}
 		plain := goldenMember()
-		if err := gpusStay(&plain.Assignment, v); err != nil {
+		if err := gpusStay(plain, v); err != nil {
 			t.Errorf("%s: one without a GPU: %v", v, err)
 		}
 	}
@@ -92,6 +93,17 @@ func (c *cards) Take(_ context.Context, owner string, claims []api.DeviceClaim) 
 func (c *cards) Give(_ context.Context, owner string) error {
 	c.given = append(c.given, owner)
 	return c.err
+}
+
+// FrontEnds has the programs of remote GPUs in a folder.
+func (c *cards) FrontEnds() (*gpu.Edits, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	return &gpu.Edits{
+		Mounts:    []gpu.Mount{{Path: "/run/nearmetal-gpu/lib", HostPath: "/opt/gpuremote", ReadOnly: true}},
+		Libraries: map[string]string{"libcuda.so.1": "/run/nearmetal-gpu/lib/libcuda.so.1"},
+	}, nil
 }
 
 func TestGPUsAreTakenForTheMemberAndGivenBackWhenItIsCleaned(t *testing.T) {

@@ -246,6 +246,9 @@ func exportsOf(m driver.Member) []string {
 	for _, v := range m.Mounts {
 		all = append(all, v.Path)
 	}
+	if m.GPUServer != nil {
+		all = append(all, frontEndsDir)
+	}
 	return all
 }
 
@@ -349,7 +352,7 @@ type servedTree struct {
 	file   *os.File
 }
 
-// openServed opens what a member's guest is served: its home, and its volumes, whose exports are their paths in the guest.
+// openServed opens what a member's guest is served: its home, its volumes, whose exports are their paths in the guest, and the front ends of its remote GPUs.
 func (d *Driver) openServed(ctx context.Context, m driver.Member) (all []servedTree, closeAll func(), err error) {
 	closeAll = func() {
 		for _, t := range all {
@@ -372,6 +375,10 @@ func (d *Driver) openServed(ctx context.Context, m driver.Member) (all []servedT
 	}
 	for _, v := range m.Mounts {
 		open("the volume at "+v.Path, v.Path, v.Source, v.ReadOnly)
+	}
+	folder, _, has, frontErr := d.frontEndsOf(m)
+	if err = errors.Join(err, frontErr); has {
+		open("the programs of remote GPUs", frontEndsDir, folder, true)
 	}
 	if err != nil {
 		closeAll()

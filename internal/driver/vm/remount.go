@@ -57,6 +57,7 @@ func (d *Driver) remount(ctx context.Context, m driver.Member) error {
 		}
 	}
 	r.Member.Mounts = slices.Concat(leaving, m.Mounts)
+	keepsFrontEnds(&m, r.Member)
 	_, closeTrees, err := d.openServed(ctx, r.Member) // before anything is changed: what can't be opened leaves the guest what it has
 	if err != nil {
 		return err
@@ -93,11 +94,14 @@ func (d *Driver) serveAnew(ctx context.Context, m driver.Member) error {
 	return d.replaceHome(ctx, m)
 }
 
-// volumesOf are the volumes of a member as its guest knows them.
+// volumesOf are what a member's guest mounts besides the home: its volumes, and the front ends of its remote GPUs.
 func volumesOf(m driver.Member) []guestlink.Volume {
 	var all []guestlink.Volume
 	for _, v := range m.Mounts {
 		all = append(all, guestlink.Volume{Path: v.Path, ReadOnly: v.ReadOnly})
+	}
+	if m.GPUServer != nil {
+		all = append(all, guestlink.Volume{Path: frontEndsDir, ReadOnly: true})
 	}
 	return all
 }

@@ -76,7 +76,7 @@ func (d *Driver) save(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := gpusStay(&r.Member.Assignment, verbSave); err != nil {
+	if err := gpusStay(r.Member, verbSave); err != nil {
 		return err
 	}
 	file, err := newStateFile(d.path(id, fileState), r.Member.Assignment.MemoryBytes())

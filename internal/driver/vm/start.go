@@ -84,6 +84,9 @@ func (d *Driver) begin(
 ) error {
 	write, launch := d.writeWithControl, d.launch
 	if image.Disk != nil {
+		if m.GPUServer != nil {
+			return errors.New("it has the disk of another system, without an agent to mount the programs by which remote GPUs are used")
+		}
 		write, launch = writeForeign, d.launchForeign
 	}
 	if err := write(ctx, host, m, image); err != nil {
@@ -429,6 +432,9 @@ func (d *Driver) setupOf(m driver.Member) (guestlink.Setup, error) {
 		s.Home = "/home"
 	}
 	s.Volumes = volumesOf(m)
+	if err := d.withFrontEnds(&s, m); err != nil {
+		return s, err
+	}
 	for n := range a.Ports {
 		port := fabric.PortOf(a, n)
 		i := slices.IndexFunc(m.Networks, func(network networkOf) bool { return network.UID == a.Ports[n].Network })

@@ -37,6 +37,7 @@ func (d *Driver) update(ctx context.Context, m driver.Member) error {
 	m.Boot = r.Member.Boot // new files are no new boot, no other volumes, nor another size
 	m.Mounts, m.Assignment.Volumes, m.Assignment.VolumesNumber = r.Member.Mounts, r.Member.Assignment.Volumes, r.Member.Assignment.VolumesNumber
 	m.LayersNumber = r.Member.LayersNumber
+	keepsFrontEnds(&m, r.Member)
 	m.Assignment = m.Assignment.Sized(r.Member.Assignment.Held())
 	r.Member = m
 	setup, err := d.setupOf(m)

@@ -36,7 +36,7 @@ type Config struct {
 	Node string
 	// Attacher connects members to their networks.
 	Attacher fabric.Attacher
-	// GPUs gives members whole GPUs as PCI devices; nil: the node gives none.
+	// GPUs gives members whole GPUs as PCI devices, and the programs by which they use remote ones; nil: the node gives none.
 	GPUs GPUs
 	// Images are the built environments on this node.
 	Images environment.Images

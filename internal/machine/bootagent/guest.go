@@ -200,6 +200,9 @@ func (g *guest) first(ctx context.Context, s guestlink.Setup) error {
 	if err := g.files.mountVolumes(s.Volumes); err != nil {
 		return err
 	}
+	if err := placeLibraries("/", s.Libraries); err != nil {
+		return err
+	}
 	for _, d := range s.Dirs {
 		if err := ownDir(d); err != nil {
 			return err

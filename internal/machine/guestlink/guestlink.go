@@ -51,7 +51,9 @@ type Setup struct {
 	Disks []Disk `json:"disks,omitempty"`
 	// Volumes are mounted by the same way. They count in the first Setup only; Client.Volumes changes them.
 	Volumes []Volume `json:"volumes,omitempty"`
-	Dirs    []Dir    `json:"dirs"`
+	// Libraries are found by programs before others of their names: paths by name. They count in the first Setup only.
+	Libraries map[string]string `json:"libraries,omitempty"`
+	Dirs      []Dir             `json:"dirs"`
 	// Files replace those of the Setup before.
 	Files []File `json:"files"`
 	// Program is started once the first Setup is in force. The machine goes off when it ends.
