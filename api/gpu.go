@@ -13,7 +13,7 @@ const (
 	// WayPassthrough is how a virtual machine gets a whole GPU: as a PCI device, by VFIO. Groups on the stack vm ask for it as WayWhole. Its mode excludes
 	// all others.
 	WayPassthrough = "passthrough"
-	// WayAny asks for whatever is best: WayWhole on the member's own node, or WayRemote. Nothing is handed out in this way.
+	// WayAny asks for whatever is best: a whole GPU of the member's own node (WholeWay), or WayRemote. Nothing is handed out in this way.
 	WayAny = "any"
 )
 
@@ -44,6 +44,14 @@ func (r *DeviceRequest) Times() int64 {
 // MayBeServed reports whether a server may meet a request: it is for remote GPUs, or for any.
 func (r *DeviceRequest) MayBeServed() bool {
 	return r.Class == ClassGPU && (r.Way == WayRemote || r.Way == WayAny)
+}
+
+// WholeWay is the way in which members on a stack get whole GPUs: by their node's driver, or, in virtual machines, as PCI devices.
+func WholeWay(stack Stack) string {
+	if stack == StackVM {
+		return WayPassthrough
+	}
+	return WayWhole
 }
 
 // By returns a request for any GPU as one for that way alone. Other requests stay as they are.

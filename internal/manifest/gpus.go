@@ -102,8 +102,8 @@ const maxDigit = 1 << 20
 
 // wholeFor is the way in which members on a stack get whole GPUs: by the node's driver, or, in virtual machines, as PCI devices.
 func wholeFor(stack api.Stack, way string) string {
-	if way == api.WayWhole && stack == api.StackVM {
-		return api.WayPassthrough
+	if way == api.WayWhole {
+		return api.WholeWay(stack)
 	}
 	return way
 }
@@ -113,8 +113,6 @@ func (n *normalizer) gpuHolder(path string, g api.Group, r api.DeviceRequest) {
 	switch {
 	case g.Stack != api.StackContainer && g.Stack != api.StackVM:
 		n.add(path, string(g.Stack), "members on the stack %q get no GPUs yet; use the stack %q or %q", g.Stack, api.StackContainer, api.StackVM)
-	case g.Stack == api.StackVM && r.Way == api.WayAny:
-		n.add(path, r.Way, "members on the stack %q get whole GPUs or remote ones, and don't leave the choice to the site yet; write their number, or 1:remote:SIZE, or use the stack %q", g.Stack, api.StackContainer)
 	case g.Spares > 0:
 		n.add(path, strconv.Itoa(g.Spares), "a spare can't hold a GPU for its member; omit the spares")
 	}

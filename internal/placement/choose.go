@@ -314,7 +314,7 @@ func (c *chooser) missing(group int, r api.DeviceRequest) string {
 		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, functionText(r), c.s.whyNoFunction(r))
 	}
 	if r.Class == api.ClassGPU && (!r.Remote || r.MayBeServed()) {
-		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, gpuText(r), c.s.whyNoGPU(r, g.Ends))
+		return fmt.Sprintf("each member of group %q needs %s: %s", g.Name, gpuText(r), c.s.whyNoGPU(r, g))
 	}
 	where := "on the node of each member"
 	if r.Remote {

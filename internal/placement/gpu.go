@@ -3,7 +3,6 @@ package placement
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource/device"
@@ -45,13 +44,13 @@ func remoteText(r api.DeviceRequest) string {
 	return what + choiceText(r.DeviceChoice, "device")
 }
 
-// whyNoGPU tells of each node with GPUs why it can't give a member that ends then those that it needs.
-func (s *Sketch) whyNoGPU(r api.DeviceRequest, ends time.Time) string {
+// whyNoGPU tells of each node with GPUs why it can't give a member of a group those that it needs.
+func (s *Sketch) whyNoGPU(r api.DeviceRequest, g *api.Group) string {
 	if r.Way == api.WayAny {
-		return "whole ones: " + s.whyNoGPU(r.By(api.WayWhole), ends) + "; by servers: " + s.whyNoGPU(r.By(api.WayRemote), ends)
+		return "whole ones: " + s.whyNoGPU(r.By(api.WholeWay(g.Stack)), g) + "; by servers: " + s.whyNoGPU(r.By(api.WayRemote), g)
 	}
 	why := s.onEachNode(r, func(id int32, r api.DeviceRequest) string {
-		if remoteGPU(r) && s.view.rows[id].reachesWindow(ends) && s.gpusOf(id, r).suit > 0 {
+		if remoteGPU(r) && s.view.rows[id].reachesWindow(g.Ends) && s.gpusOf(id, r).suit > 0 {
 			return "it " + unavailable(Maintenance, 1)
 		}
 		return s.gpuProblem(id, r)

@@ -20,14 +20,18 @@ func (v *View) hasGPUPrograms(id int32) bool {
 	return v.platforms.values[v.rows[id].platform].gpuPrograms
 }
 
-// groupsBy are groups whose requests for any GPU are for that way, nil where there are none.
-func groupsBy(groups []api.Group, way string) []api.Group {
+// groupsBy are groups whose requests for any GPU are for whole ones of the members' nodes, or for remote ones; nil where there are none.
+func groupsBy(groups []api.Group, remote bool) []api.Group {
 	isAny := func(r api.DeviceRequest) bool { return r.Class == api.ClassGPU && r.Way == api.WayAny }
 	if !slices.ContainsFunc(groups, func(g api.Group) bool { return slices.ContainsFunc(g.Devices, isAny) }) {
 		return nil
 	}
 	by := slices.Clone(groups)
 	for i := range by {
+		way := api.WholeWay(by[i].Stack)
+		if remote {
+			way = api.WayRemote
+		}
 		by[i].Devices = slices.Clone(by[i].Devices)
 		for k, r := range by[i].Devices {
 			by[i].Devices[k] = r.By(way)

@@ -32,7 +32,7 @@ func taken(takes map[string]int64, times int64) map[string]int64 {
 // chooseAny chooses a whole GPU of the member's own node where one is free, since nothing lies between that and its programs, and else remote GPUs. It
 // reports whether there are enough.
 func (c *chooser) chooseAny(m *member, request int, r api.DeviceRequest) bool {
-	whole := r.By(api.WayWhole)
+	whole := r.By(api.WholeWay(c.groups[m.group].Stack))
 	serving, why := c.serving(m.home, whole), "its node has no such GPU"
 	if tree := c.tree(m.home); tree != nil && len(serving) > 0 {
 		why = "no such GPU of its node is free as a whole"

@@ -135,8 +135,8 @@ func planAll(v *View, groups []api.Group, c conditions) ([][]nodeCount, *failure
 // that are missing, and not room.
 func planWithDevices(v *View, groups []api.Group) ([][]nodeCount, *failure) {
 	// Members that may have any GPU go where all of them get whole ones, and else where they can call servers.
-	for _, way := range []string{api.WayWhole, api.WayRemote} {
-		by := groupsBy(groups, way)
+	for _, remote := range []bool{false, true} {
+		by := groupsBy(groups, remote)
 		if by == nil {
 			break
 		}

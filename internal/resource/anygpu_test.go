@@ -19,6 +19,13 @@ func TestAnyGPUTakesOfBothQuotas(t *testing.T) {
 	if want := (Devices{"gpu/gpus": 2, "gpu/slices": 14, "gpu/remote-mib": 2048}); !maps.Equal(got, want) {
 		t.Errorf("two of any GPU take %v, want %v", got, want)
 	}
+	// A virtual machine gets a whole one in another way.
+	g.Stack = api.StackVM
+	d.Ways[api.WayPassthrough] = d.Ways[api.WayWhole]
+	delete(d.Ways, api.WayWhole)
+	if machine := OfMember(g, PartsOf(slices.Values([]*api.Device{d}))).Devices; !maps.Equal(machine, got) {
+		t.Errorf("of GPUs that machines get, two of any take %v, want %v", machine, got)
+	}
 }
 
 func TestTheMemoryOfAServerIsNoneOfItsProjects(t *testing.T) {

@@ -120,7 +120,7 @@ func (p Parts) of(g *api.Group) Devices {
 			return p[part{r.Class, r.Way}].Times(r.Count * int(r.Times()))
 		}
 		if r.Class == api.ClassGPU && r.Way == api.WayAny { // which way is decided later, so both must be within the quota
-			sum = sum.Plus(takes(r.By(api.WayWhole)).Max(takes(r.By(api.WayRemote))))
+			sum = sum.Plus(takes(r.By(api.WholeWay(g.Stack))).Max(takes(r.By(api.WayRemote))))
 			continue
 		}
 		sum = sum.Plus(takes(r))

@@ -57,7 +57,7 @@ func TestAWholeGPUIsOneMembersUntilItIsDeleted(t *testing.T) {
 		{[]string{"c2", "--gpu", "1:H200"}, exitRefused, "needs a whole GPU H200: node n1: it has example.com/gpu=gpu0 of an unknown model"},
 		{[]string{"c2", "--gpu", "1:remote"}, exitUsage, `"1:remote" does not say how much memory of a GPU each member gets`},
 		{[]string{"c2", "--gpu", "1:mig"}, exitUsage, "slices of GPUs (MIG) are not handed out yet"},
-		{[]string{"c2", "--gpu", "1:any:1GiB", "--stack", "vm"}, exitUsage, `members on the stack "vm" get whole GPUs or remote ones`},
+		{[]string{"c2", "--gpu", "1:any:1MiB", "--stack", "vm"}, exitUsage, "1MiB of memory is not between"},
 		{[]string{"c2", "--gpu", "1", "--stack", "metal"}, exitUsage, `members on the stack "metal" get no GPUs yet`},
 	} {
 		if a := s.cli(append([]string{"cluster", "create"}, c.args...)...); a.code != c.code || !strings.Contains(a.err, c.want) {

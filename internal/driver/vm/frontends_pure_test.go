@@ -6,10 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/environment"
 	"github.com/nearmetal/nearmetal/internal/machine/guestlink"
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 // withServer is a member with a remote GPU, whose server is on another node.
@@ -31,6 +34,25 @@ func TestAMachineMountsTheFrontEndsOfItsRemoteGPUReadOnly(t *testing.T) {
 	}
 	if got := exportsOf(plain); slices.Contains(got, ends.Path) || slices.Contains(volumesOf(plain), ends) {
 		t.Errorf("a member without a remote GPU is served %v", got)
+	}
+}
+
+// The guest's root may mount what it is served as it likes: the server's own mount is what can't be written to.
+func TestTheNodesFrontEndsAreServedReadOnly(t *testing.T) {
+	needs.Root(t, "opens trees of mounts")
+	m, folder := withServer(), t.TempDir()
+	m.HomeDir, m.Mounts = "", nil
+	trees, closeTrees, err := (&Driver{cfg: Config{GPUs: &cards{folder: folder}}}).openServed(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeTrees()
+	if len(trees) != 1 || trees[0].export != "/run/nearmetal-gpu/lib" {
+		t.Fatalf("it is served %+v, want the front ends", trees)
+	}
+	var stat unix.Statfs_t
+	if err := unix.Fstatfs(int(trees[0].file.Fd()), &stat); err != nil || stat.Flags&unix.ST_RDONLY == 0 {
+		t.Errorf("the tree has the flags %#x, %v; want a read-only one", stat.Flags, err)
 	}
 }
 

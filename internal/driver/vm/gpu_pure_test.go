@@ -82,7 +82,9 @@ func TestAMachineWithAGPUIsNeitherSavedNorMoved(t *testing.T) {
 // cards stand in for what gives GPUs to machines.
 type cards struct {
 	taken, given []string
-	err          error
+	// folder has the programs of remote GPUs.
+	folder string
+	err    error
 }
 
 func (c *cards) Take(_ context.Context, owner string, claims []api.DeviceClaim) ([]passthrough.Group, error) {
@@ -101,7 +103,7 @@ func (c *cards) FrontEnds() (*gpu.Edits, error) {
 		return nil, c.err
 	}
 	return &gpu.Edits{
-		Mounts:    []gpu.Mount{{Path: "/run/nearmetal-gpu/lib", HostPath: "/opt/gpuremote", ReadOnly: true}},
+		Mounts:    []gpu.Mount{{Path: "/run/nearmetal-gpu/lib", HostPath: c.folder, ReadOnly: true}},
 		Libraries: map[string]string{"libcuda.so.1": "/run/nearmetal-gpu/lib/libcuda.so.1"},
 	}, nil
 }
