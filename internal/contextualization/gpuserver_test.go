@@ -62,7 +62,9 @@ func TestAMemberCallsALaterServerByTCP(t *testing.T) {
 // A virtual machine shares no memory with its node: it calls a server there as it calls one of another node.
 func TestAVirtualMachineCallsTheServerOfItsOwnNodeByTCP(t *testing.T) {
 	cluster := testCluster(t, func(c *Cluster) {
-		c.Members[0].Node, c.Members[0].Stack = "n1", api.StackVM
+		for i := range c.Members {
+			c.Members[i].Node, c.Members[i].Stack = "n1", api.StackVM
+		}
 		s := gpuServer("u1.c1-0.1", "n1")
 		s.Generation = c.Members[0].Generation
 		c.GPUServers = []api.Assignment{s}

@@ -83,7 +83,8 @@ func addDevices(members []api.Assignment, placed []placement.Placed) []api.Assig
 				var memory []api.MemoryClaim
 				stack := m.Stack
 				if k == 1 {
-					memory, stack = on.Memory, serverStack
+					memory = on.Memory
+					stack = serverStack
 				}
 				parts = append(parts, api.Assignment{
 					ID: fmt.Sprintf("%s-d%d", m.ID, n), Of: m.ID, ClusterUID: m.ClusterUID, Cluster: m.Cluster, Generation: m.Generation,

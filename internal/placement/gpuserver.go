@@ -191,7 +191,8 @@ func (s *Sketch) FitServer(node string, g api.Group) (chosen []DevicesOn, missin
 // that will be in maintenance before they end. They are containers, whatever their members are.
 func (c *chooser) mayServe(id int32, r api.DeviceRequest) bool {
 	row := &c.s.view.rows[id]
-	return row.state == rowSchedulable && c.s.view.platforms.values[row.platform].hasStack(api.StackContainer) && !row.reachesWindow(c.groups[0].Ends) && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
+	carries := c.s.view.platforms.values[row.platform].hasStack(api.StackContainer)
+	return row.state == rowSchedulable && !row.reachesWindow(c.groups[0].Ends) && carries && !c.whole[id] && !c.s.hasWhole(id) && len(c.serving(id, r)) > 0
 }
 
 // takeServer takes as many GPUs of a node as a request asks for, each once. Where they are too few, nothing is taken.

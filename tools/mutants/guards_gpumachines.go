@@ -19,15 +19,15 @@ var gpuMachineGuards = []Mutant{
 	{
 		Guard:   "a node without containers serves no GPU",
 		File:    "internal/placement/gpuserver.go",
-		Find:    "c.s.view.platforms.values[row.platform].hasStack(api.StackContainer) && ",
-		Replace: "",
+		Find:    "carries := c.s.view.platforms.values[row.platform].hasStack(api.StackContainer)",
+		Replace: "carries := true",
 		Test:    "./internal/placement TestANodeWithoutContainersServesNoGPU",
 	},
 	{
 		Guard:   "the server of a virtual machine's GPU is a container",
 		File:    "internal/decision/assign.go",
-		Find:    "memory, stack = on.Memory, serverStack",
-		Replace: "memory = on.Memory",
+		Find:    "\t\t\t\t\tstack = serverStack",
+		Replace: "\t\t\t\t\t_ = serverStack",
 		Test:    "./internal/decision TestTheServerOfAVirtualMachinesGPUIsAContainer",
 	},
 	{

@@ -131,8 +131,8 @@ var gpuMeasureGuards = []Mutant{
 	{
 		Guard:   "a member looks for no socket that was not there when it started",
 		File:    "internal/contextualization/gpuserver.go",
-		Find:    "if s.Node != m.Node || s.Generation != m.Generation {",
-		Replace: "if s.Node != m.Node {",
+		Find:    "if s.Node != m.Node || s.Generation != m.Generation ||",
+		Replace: "if s.Node != m.Node ||",
 		Test:    "./internal/contextualization TestAMemberCallsALaterServerByTCP",
 	},
 }

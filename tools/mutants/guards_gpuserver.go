@@ -180,7 +180,7 @@ var gpuServerGuards = []Mutant{
 	{
 		Guard:   "a request for any GPU is within both quotas",
 		File:    "internal/resource/devices.go",
-		Find:    "sum = sum.Plus(takes(r.By(api.WayWhole)).Max(takes(r.By(api.WayRemote))))",
+		Find:    "sum = sum.Plus(takes(r.By(api.WholeWay(g.Stack))).Max(takes(r.By(api.WayRemote))))",
 		Replace: "sum = sum.Plus(takes(r.By(api.WayRemote)))",
 		Test:    "./internal/resource TestAnyGPUTakesOfBothQuotas",
 	},

@@ -194,7 +194,7 @@ var passthroughGuards = []Mutant{
 	{
 		Guard:   "a machine with a GPU is not moved",
 		File:    "internal/driver/vm/function.go",
-		Find:    "if err := gpusStay(&m.Assignment, v); err != nil {",
+		Find:    "if err := gpusStay(m, v); err != nil {",
 		Replace: "if err := error(nil); err != nil {",
 		Test:    "./internal/driver/vm TestAMachineWithAGPUIsNeitherSavedNorMoved",
 	},
@@ -215,16 +215,9 @@ var passthroughGuards = []Mutant{
 	{
 		Guard:   "virtual machines get whole GPUs as PCI devices",
 		File:    "internal/manifest/gpus.go",
-		Find:    "if way == api.WayWhole && stack == api.StackVM {",
-		Replace: "if false {",
+		Find:    "return api.WholeWay(stack)",
+		Replace: "return way",
 		Test:    "./internal/manifest TestGPUsAreStoredAmongTheDevicesOfAGroup",
-	},
-	{
-		Guard:   "virtual machines get no parts of GPUs",
-		File:    "internal/manifest/gpus.go",
-		Find:    "case g.Stack == api.StackVM && r.MayBeServed():",
-		Replace: "case false:",
-		Test:    "./internal/manifest TestGPUsThatCanNotBeHadAreRefusedWithWhatIsPossible",
 	},
 	{
 		Guard:   "nodes that share a machine give none of its GPUs to machines",
