@@ -104,7 +104,7 @@ var gpuMachineGuards = []Mutant{
 		Guard:   "libraries of the host go before those of a guest's image, and beside them",
 		File:    "internal/machine/bootagent/guestlibraries.go",
 		Find:    "loadercache.With(known, libraries)",
-		Replace: "loadercache.With(nil, libraries)",
+		Replace: "loadercache.With(known[:0], libraries)",
 		Test:    "./internal/machine/bootagent TestLibrariesOfTheHostAreFoundBeforeThoseOfTheImage",
 	},
 	{
