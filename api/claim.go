@@ -66,6 +66,10 @@ type DeviceClaim struct {
 	Way    string `json:"way"`
 	// Part is which of several equal parts it is, such as "vf3" for the virtual function with index 3; empty where parts have no names.
 	Part string `json:"part,omitempty"`
+	// Parent is the GPU that the device is a slice of, and Profile the slice's size; both are empty for all others. While the slice is not known any more,
+	// nobody gets anything of that GPU.
+	Parent  string `json:"parent,omitempty"`
+	Profile string `json:"profile,omitempty"`
 	// GUID is that of the device, where the part is an InfiniBand adapter's whole port.
 	GUID string `json:"guid,omitempty"`
 	// Takes is how much of the device's counters the part takes. It counts for quotas and usage, also when the device is no longer known.

@@ -24,6 +24,9 @@ type Device struct {
 	MemoryBytes int64  `json:"memory_bytes,omitempty"`
 	// Kinds are the names that the node's operator gave to devices like it.
 	Kinds []string `json:"kinds,omitempty"`
+	// Parent is the ID of the GPU that it is a slice of, and Profile the slice's size, such as 1g.10gb; both are empty for all other devices.
+	Parent  string `json:"parent,omitempty"`
+	Profile string `json:"profile,omitempty"`
 	// Counters are the amounts of a device of which no part is held, such as 7 virtual functions.
 	Counters map[string]int64 `json:"counters"`
 	// Ways are the ways to hand out the device, by name.
@@ -53,6 +56,8 @@ type DeviceRequest struct {
 	Model string `json:"model,omitempty"`
 	// Memory limits the devices to those with at least so much memory of their own; 0: any will do.
 	Memory Bytes `json:"memory,omitempty"`
+	// Profile limits slices of GPUs to those of this size, such as 1g.10gb. Empty: any will do.
+	Profile string `json:"profile,omitempty"`
 }
 
 // MemberDevice is a part of a device that a member holds.
@@ -63,6 +68,11 @@ type MemberDevice struct {
 	Way    string `json:"way"`
 	// Part is which of several equal parts it is, such as "vf3"; empty where parts have no names.
 	Part string `json:"part,omitempty"`
+	// Parent is the GPU that it is a slice of, and Profile the slice's size; both are empty for all others.
+	Parent  string `json:"parent,omitempty"`
+	Profile string `json:"profile,omitempty"`
+	// Gone: the node does not offer it any more, such as a slice that its operator destroyed, or a GPU with a problem. GPUs only.
+	Gone bool `json:"gone,omitempty"`
 	// Memory is how much of a remote GPU's memory it is; 0 for others. Why tells why the GPU was chosen.
 	Memory Bytes  `json:"memory,omitempty"`
 	Why    string `json:"why,omitempty"`

@@ -13,6 +13,8 @@ const (
 	// WayPassthrough is how a virtual machine gets a whole GPU: as a PCI device, by VFIO. Groups on the stack vm ask for it as WayWhole. Its mode excludes
 	// all others.
 	WayPassthrough = "passthrough"
+	// WayMIG is how a slice of a GPU is handed out that its operator has divided (NVIDIA's MIG). Each slice is a device of its own.
+	WayMIG = "mig"
 	// WayAny asks for whatever is best: a whole GPU of the member's own node (WholeWay), or WayRemote. Nothing is handed out in this way.
 	WayAny = "any"
 )
@@ -21,7 +23,8 @@ const (
 const (
 	// CounterGPUs counts GPUs that are handed out whole.
 	CounterGPUs = "gpus"
-	// CounterSlices counts the parts into which a GPU can be divided (NVIDIA's MIG). A whole GPU takes all of its own. A GPU that can't be divided has none.
+	// CounterSlices counts the parts into which a GPU can be divided (NVIDIA's MIG). A whole GPU takes all of its own, and a slice as many as its profile
+	// says: 3 for 3g.40gb. A GPU that can't be divided has none.
 	CounterSlices = "slices"
 	// CounterRemoteMiB counts the memory of GPUs that are handed out by servers, in MiB.
 	CounterRemoteMiB = "remote-mib"
@@ -97,11 +100,15 @@ func (a *Assignment) ServesGPU() bool {
 
 // GPURequest asks for GPUs of each member. Whole ones of its own node are asked for by their number, as in "2", or that and their kind, as in "1:H200" or
 // "1:80GiB": words of the model's name, or the least memory of each. "1:remote:8GiB" asks for 8 GiB of the memory of a GPU of any node, "1:any:8GiB" for a
-// whole GPU of its own node with as much memory where one is free, and else for that.
+// whole GPU of its own node with as much memory where one is free, and else for that. "1:mig" asks for a slice of a GPU, "1:mig:1g.10gb" for one of that
+// profile, and "1:mig:9GiB" for one with at least so much memory.
 type GPURequest string
 
 // GPUPattern is the form of a GPURequest, also for JSON Schema.
 const GPUPattern = `^[0-9]{1,2}(:[A-Za-z0-9][A-Za-z0-9 ._+-]{0,62}){0,3}$`
+
+// MIGProfilePattern is the form of the name of a slice's size: 3g.40gb, 1g.18gb+me, or 1c.3g.40gb for one of several compute instances of a GPU instance.
+const MIGProfilePattern = `^(?:([0-9])c\.)?([0-9])g\.[0-9]{1,4}gb([+-][a-z][a-z.]{0,15})?$`
 
 // NodeGPU is a GPU of a node as its agent last saw it.
 type NodeGPU struct {
@@ -124,6 +131,8 @@ type NodeGPU struct {
 	// the mode is enabled.
 	MIG         string   `json:"mig,omitempty"`
 	MIGProfiles []string `json:"mig_profiles,omitempty"`
+	// Slices are the MIG devices that its operator made of it. While its mode is enabled, they are handed out, and the GPU itself is not.
+	Slices []GPUSlice `json:"slices,omitempty"`
 	// NVLinkPeers are the IDs of the GPUs of the node that it reaches over NVLink.
 	NVLinkPeers []string `json:"nvlink_peers,omitempty"`
 	// CDI is the file that says what a container needs to use it; empty where Nearmetal makes that itself.
@@ -136,6 +145,19 @@ type NodeGPU struct {
 	Bare bool `json:"bare,omitempty"`
 	// Load is how busy it was when that was measured last; nil: not known. The site says so, not the agent's record.
 	Load *GPULoad `json:"load,omitempty"`
+	// Problems are why it is not offered to members, one a line.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// GPUSlice is a MIG device: a part of a GPU with memory and processors of its own.
+type GPUSlice struct {
+	// ID is its UUID, such as MIG-5d7a1c3e-0b42-4f6e-9a11-2c8f00d1e001, and Profile its size, such as 1g.10gb.
+	ID      string `json:"id"`
+	Profile string `json:"profile"`
+	// MemoryBytes is the size of its memory; 0 where that is not known.
+	MemoryBytes int64 `json:"memory_bytes,omitempty"`
+	// CDI is the qualified name by which a CDI file of the node has its device nodes; empty where no file has it.
+	CDI string `json:"cdi,omitempty"`
 	// Problems are why it is not offered to members, one a line.
 	Problems []string `json:"problems,omitempty"`
 }

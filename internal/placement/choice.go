@@ -58,9 +58,9 @@ func whyNot(n *node, d *api.Device, c api.DeviceChoice) string {
 	}
 }
 
-// isKind reports whether a device is of the model and has the memory that a request asks for.
+// isKind reports whether a device is of the model and the profile, and has the memory, that a request asks for.
 func isKind(d *api.Device, r api.DeviceRequest) bool {
-	return d.MemoryBytes >= int64(r.Memory) && (r.Model == "" || d.IsModel(r.Model))
+	return d.MemoryBytes >= int64(r.Memory) && (r.Model == "" || d.IsModel(r.Model)) && (r.Profile == "" || d.Profile == r.Profile)
 }
 
 // numaNodeOf returns the NUMA node that a device is attached to, less than 0 where it is not known. Kernels of machines with one do not tell.

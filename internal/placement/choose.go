@@ -275,6 +275,9 @@ func (c *chooser) take(m *member, request int, r api.DeviceRequest, id int32, of
 	if wholeHCA(r) {
 		claim.GUID = d.GUID
 	}
+	if d.Parent != "" {
+		claim.Parent, claim.Profile, claim.Why = d.Parent, d.Profile, "a slice of GPU "+d.Parent
+	}
 	claim.Part = tree.partOf(claim)
 	if tree.take(claim, "a member to be") != nil {
 		return false

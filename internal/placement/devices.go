@@ -35,6 +35,8 @@ type partsFree struct {
 	*device.Tree
 	// held are the parts with names that somebody has, by device.
 	held map[string]map[string]string
+	// lost tells, by device, what somebody holds of it that the node does not offer any more.
+	lost map[string]string
 }
 
 // take takes what an assignment or a member to be holds. The error names what is held twice, or is no device of the node.
@@ -72,7 +74,7 @@ func (f *partsFree) partOf(c api.DeviceClaim) string {
 	}
 }
 
-// treeOf makes the tree of a node's devices, with what its holders hold taken. The error names what is held twice, or is no device of the node.
+// treeOf makes the tree of a node's devices, with what its holders hold taken. The error names what is held twice.
 func treeOf(n *node) (*partsFree, error) {
 	root := &device.Device{ID: "", Kind: &device.Kind{}}
 	for i := range n.record.Capacity.Devices {
@@ -82,9 +84,9 @@ func treeOf(n *node) (*partsFree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", n.record.Name, err)
 	}
-	free := &partsFree{Tree: tree, held: map[string]map[string]string{}}
+	free := &partsFree{Tree: tree, held: map[string]map[string]string{}, lost: map[string]string{}}
 	for _, h := range n.holders {
-		if err := takeClaims(free, &h.assignment); err != nil {
+		if err := free.takeHeld(n, &h.assignment); err != nil {
 			return nil, err
 		}
 	}
@@ -135,7 +137,21 @@ func (v *View) devicesFree(a *api.Assignment) error {
 	if err != nil {
 		return err
 	}
+	tree.withhold(n)
 	return takeClaims(tree, a)
+}
+
+// devicesHeld returns why an assignment can't hold its devices beside what others hold, or nil. It may hold what its node does not offer any more.
+func (v *View) devicesHeld(a *api.Assignment) error {
+	if len(a.Devices) == 0 {
+		return nil
+	}
+	_, n := v.nodeOf(a.Node)
+	tree, err := treeOf(n)
+	if err != nil {
+		return err
+	}
+	return tree.takeHeld(n, a)
 }
 
 // inInventory reports whether a node is: of one that is not, no device is known.
@@ -155,6 +171,7 @@ func (v *View) freeParts(id int32) *partsFree {
 	if err != nil {
 		return nil
 	}
+	free.withhold(v.nodes[id])
 	for _, c := range v.claims[id] {
 		if free.take(c, "a member to be") != nil {
 			return nil

@@ -1,7 +1,9 @@
 package placement
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
@@ -16,15 +18,21 @@ func gpuText(r api.DeviceRequest) string {
 	case remoteGPU(r):
 		return remoteText(r)
 	}
-	what := "a whole GPU"
+	what, several := "a whole GPU", "whole GPUs"
+	if r.Way == api.WayMIG {
+		what, several = "a slice of a GPU", "slices of GPUs"
+	}
 	if r.Count > 1 {
-		what = fmt.Sprintf("%d whole GPUs", r.Count)
+		what = fmt.Sprintf("%d %s", r.Count, several)
 	}
 	if r.Way == api.WayPassthrough {
 		what += " for virtual machines"
 	}
 	if r.Model != "" {
 		what += " " + r.Model
+	}
+	if r.Profile != "" {
+		what += " of profile " + r.Profile
 	}
 	if r.Memory > 0 {
 		what += fmt.Sprintf(" with at least %s of memory", r.Memory)
@@ -60,6 +68,8 @@ func (s *Sketch) whyNoGPU(r api.DeviceRequest, g *api.Group) string {
 		return "no node hands out GPUs to others (nearmetal agent --remote-gpus)"
 	case why == "" && r.Way == api.WayPassthrough:
 		return "no node gives GPUs to virtual machines (nearmetal agent --passthrough-gpus)"
+	case why == "" && r.Way == api.WayMIG:
+		return "no node has slices of GPUs (nearmetal node show tells the MIG mode of GPUs, and what their slices lack)"
 	case why == "":
 		return "no node has a GPU"
 	case remoteGPU(r):
@@ -71,10 +81,18 @@ func (s *Sketch) whyNoGPU(r api.DeviceRequest, g *api.Group) string {
 	}
 }
 
+// nounOf is what a request gets one or several of.
+func nounOf(r api.DeviceRequest) string {
+	if r.Way == api.WayMIG {
+		return "slice"
+	}
+	return "GPU"
+}
+
 // gpusLeft is how many GPUs of a node are free for such a request; "" for none.
 func (s *Sketch) gpusLeft(id int32, r api.DeviceRequest) string {
 	if found := s.gpusOf(id, r); found.left > 0 {
-		return fmt.Sprintf("%d of %s of that kind free", found.left, plural(found.suit, "GPU"))
+		return fmt.Sprintf("%d of %s of that kind free", found.left, plural(found.suit, nounOf(r)))
 	}
 	return ""
 }
@@ -93,10 +111,12 @@ func (s *Sketch) gpuProblem(id int32, r api.DeviceRequest) string {
 		return "it " + unavailable(s.view.nodes[id].availability, 1)
 	case remoteGPU(r):
 		return s.remoteLeft(id, r)
+	case found.left == 0 && found.withheld != "":
+		return found.withheld
 	case found.left == 0 && found.suit == 1:
-		return "its only GPU of that kind is taken"
+		return "its only " + nounOf(r) + " of that kind is taken"
 	case found.left == 0:
-		return fmt.Sprintf("all %s of that kind are taken", plural(found.suit, "GPU"))
+		return fmt.Sprintf("all %s of that kind are taken", plural(found.suit, nounOf(r)))
 	default:
 		return s.gpusLeft(id, r)
 	}
@@ -130,6 +150,8 @@ type gpusOn struct {
 	has, suit, left int
 	others          []string
 	contradictory   bool
+	// withheld tells why some that suit are not handed out.
+	withheld string
 }
 
 func (s *Sketch) gpusOf(id int32, r api.DeviceRequest) (found gpusOn) {
@@ -146,11 +168,14 @@ func (s *Sketch) gpusOf(id int32, r api.DeviceRequest) (found gpusOn) {
 		case why != "":
 			found.others = append(found.others, why)
 		case !isKind(d, r):
-			found.others = append(found.others, kindText(d))
+			if text := kindText(d); r.Way != api.WayMIG || !slices.Contains(found.others, text) { // equal slices are many
+				found.others = append(found.others, text)
+			}
 		default:
 			found.suit++
 			if free != nil {
 				found.left += free.Room(device.Part{Device: d.ID, Way: r.Way, Times: r.Times()})
+				found.withheld = cmp.Or(found.withheld, free.withheld(d))
 			}
 		}
 	}
@@ -162,6 +187,9 @@ func kindText(d *api.Device) string {
 	text := d.Model
 	if text == "" {
 		text = d.ID + " of an unknown model"
+	}
+	if d.Profile != "" {
+		text = "slices " + d.Profile + " of " + cmp.Or(d.Model, d.Parent)
 	}
 	if d.MemoryBytes > 0 {
 		text += fmt.Sprintf(" with %s", api.Bytes(d.MemoryBytes))

@@ -323,7 +323,7 @@ func Build(nodes []NodeState, held []Held, quarantined []api.Quarantine) (*View,
 				return
 			}
 		}
-		if err := v.devicesFree(&h.assignment); err != nil && v.inInventory(h.assignment.Node) {
+		if err := v.devicesHeld(&h.assignment); err != nil && v.inInventory(h.assignment.Node) {
 			problems = append(problems, err)
 		}
 		v.hold(h)

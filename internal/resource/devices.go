@@ -3,6 +3,7 @@ package resource
 import (
 	"iter"
 	"maps"
+	"slices"
 
 	"github.com/nearmetal/nearmetal/api"
 )
@@ -97,15 +98,18 @@ func OfDevices(devices []api.Device) Devices {
 // that ask for no devices.
 type Parts map[part]Devices
 
-type part struct{ class, way string }
+// part has a profile for slices of GPUs of one size alone.
+type part struct{ class, way, profile string }
 
 // PartsOf returns what parts of these devices take.
 func PartsOf(devices iter.Seq[*api.Device]) Parts {
 	all := Parts{}
 	for d := range devices {
 		for way, w := range d.Ways {
-			key := part{d.Class, way}
-			all[key] = all[key].Max(named(d.Class, w.Takes))
+			takes := named(d.Class, w.Takes)
+			for _, key := range slices.Compact([]part{{d.Class, way, ""}, {d.Class, way, d.Profile}}) {
+				all[key] = all[key].Max(takes)
+			}
 		}
 	}
 	return all
@@ -117,7 +121,7 @@ func (p Parts) of(g *api.Group) Devices {
 	for i := range g.Devices {
 		r := g.Devices[i]
 		takes := func(r api.DeviceRequest) Devices {
-			return p[part{r.Class, r.Way}].Times(r.Count * int(r.Times()))
+			return p[part{r.Class, r.Way, r.Profile}].Times(r.Count * int(r.Times()))
 		}
 		if r.Class == api.ClassGPU && r.Way == api.WayAny { // which way is decided later, so both must be within the quota
 			sum = sum.Plus(takes(r.By(api.WholeWay(g.Stack))).Max(takes(r.By(api.WayRemote))))
