@@ -36,7 +36,7 @@ type cdiDevice struct {
 	problem     string
 }
 
-// readCDI reads the CDI files of a node: the GPUs of each, and why some can't be read.
+// readCDI reads the CDI files of a node: the GPUs of each under all their names, and why some can't be read.
 func readCDI(cfg Config) (devices []cdiDevice, problems []string) {
 	for _, dir := range cfg.CDIDirs {
 		entries, err := os.ReadDir(dir)
@@ -69,7 +69,7 @@ func readCDI(cfg Config) (devices []cdiDevice, problems []string) {
 	if len(devices) > mostDevices {
 		return nil, append(problems, fmt.Sprintf("the CDI files describe %d GPUs; at most %d are possible", len(devices), mostDevices))
 	}
-	return apart(devices), problems
+	return devices, problems
 }
 
 // readFile reads one CDI file: its GPUs. A file about other devices has none.
@@ -150,20 +150,12 @@ func below(name string, folders []string) bool {
 // apart leaves out names that stand for several GPUs at once, such as "all", and further names of a GPU: what has the device nodes of others, too, and what
 // has the same as another.
 func apart(devices []cdiDevice) []cdiDevice {
-	nodes := func(d cdiDevice) []string {
-		var paths []string
-		for _, n := range d.own.DeviceNodes {
-			paths = append(paths, n.Path)
-		}
-		slices.Sort(paths)
-		return slices.Compact(paths)
-	}
 	var kept []cdiDevice
 	for i, d := range devices {
-		own := nodes(d)
+		own := d.nodes()
 		superfluous := false
 		for j, o := range devices {
-			others := nodes(o)
+			others := o.nodes()
 			if i == j || len(others) == 0 || o.vendor != d.vendor {
 				continue
 			}
@@ -175,6 +167,16 @@ func apart(devices []cdiDevice) []cdiDevice {
 		}
 	}
 	return kept
+}
+
+// nodes are the paths of the device nodes of its own.
+func (d cdiDevice) nodes() []string {
+	var paths []string
+	for _, n := range d.own.DeviceNodes {
+		paths = append(paths, n.Path)
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
 // shown is a CDI device for people.
@@ -220,7 +222,10 @@ func convert(root string, e *specs.ContainerEdits) (*Edits, error) {
 		if host == "" {
 			host = n.Path
 		}
-		if access == "" {
+		switch {
+		case capsNode.MatchString(host): // nobody may write to those
+			access = "r"
+		case access == "":
 			access = "rw"
 		}
 		node, err := deviceNode(root, host, n.Path, strings.ReplaceAll(access, "m", ""))

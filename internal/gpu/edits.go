@@ -83,7 +83,11 @@ func deviceNode(root, hostPath, path, access string) (DeviceNode, error) {
 	if stat.Mode&unix.S_IFMT != unix.S_IFCHR {
 		return DeviceNode{}, fmt.Errorf("%s is no character device", hostPath)
 	}
-	if mode := os.FileMode(stat.Mode).Perm(); mode&0o006 != 0o006 {
+	needs := os.FileMode(0o006)
+	if access == "r" {
+		needs = 0o004
+	}
+	if mode := os.FileMode(stat.Mode).Perm(); mode&needs != needs {
 		return DeviceNode{}, fmt.Errorf("%s has mode %#o, so that users of members can't use it; write a udev rule with MODE=\"0666\" for it: only members that hold the GPU reach it", hostPath, uint32(mode))
 	}
 	return DeviceNode{Path: path, HostPath: hostPath, Major: int64(unix.Major(stat.Rdev)), Minor: int64(unix.Minor(stat.Rdev)), Access: access}, nil

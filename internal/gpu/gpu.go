@@ -126,10 +126,13 @@ func (n *Node) look(ctx context.Context) Found {
 	if err != nil {
 		found.Problems = append(found.Problems, err.Error())
 	}
+	named := files // slices are found by any of their names
+	files = apart(files)
 	for _, g := range nvidia {
+		maps.Copy(found.sources, g.addSlices(n.cfg, named))
 		edits, file := g.choose(n.cfg, files)
 		shown := g.shown(file)
-		if len(shown.Problems) == 0 {
+		if len(shown.Problems) == 0 && shown.MIG != "enabled" {
 			found.sources[shown.ID] = edits
 		}
 		found.GPUs = append(found.GPUs, shown)
@@ -156,7 +159,7 @@ func (n *Node) look(ctx context.Context) Found {
 		if n.cfg.Part.Has(at) {
 			return false
 		}
-		delete(found.sources, g.ID)
+		found.withdraw(&g)
 		return true
 	})
 	found.keep(n.cfg.Allow)
@@ -169,7 +172,7 @@ func (n *Node) look(ctx context.Context) Found {
 func (f Found) Devices() []api.Device {
 	var devices []api.Device
 	for _, g := range f.GPUs {
-		if len(g.Problems) > 0 {
+		if len(g.Problems) > 0 || g.MIG == "enabled" {
 			continue
 		}
 		d := api.Device{
@@ -193,7 +196,15 @@ func (f Found) Devices() []api.Device {
 		}
 		devices = append(devices, d)
 	}
-	return devices
+	return append(devices, f.sliceDevices()...)
+}
+
+// withdraw keeps a GPU and its slices from containers.
+func (f *Found) withdraw(g *api.NodeGPU) {
+	delete(f.sources, g.ID)
+	for _, s := range g.Slices {
+		delete(f.sources, s.ID)
+	}
 }
 
 // Edits returns what a container needs to use the GPUs that its member holds. The error names a GPU that is not there, or can't be used any more.
@@ -228,6 +239,14 @@ func (f Found) whyNot(id string) string {
 	for _, g := range f.GPUs {
 		if g.ID == id && len(g.Problems) > 0 {
 			return g.Problems[0]
+		}
+		if g.ID == id && g.MIG == "enabled" {
+			return "it is in MIG mode: members get its slices"
+		}
+		for _, s := range g.Slices {
+			if problems := slices.Concat(s.Problems, g.Problems); s.ID == id && len(problems) > 0 {
+				return problems[0]
+			}
 		}
 	}
 	return "the node does not have it any more"

@@ -26,7 +26,7 @@ func ParseKind(text string) (Kind, error) {
 	if !found || of == "" {
 		return Kind{}, fmt.Errorf("%q is no name of GPUs; write NAME=WHAT, such as big=H200", text)
 	}
-	if !kindName.MatchString(name) || slices.Contains([]string{api.WayWhole, api.WayRemote, api.WayAny, "mig"}, strings.ToLower(name)) {
+	if !kindName.MatchString(name) || slices.Contains([]string{api.WayWhole, api.WayRemote, api.WayAny, api.WayMIG}, strings.ToLower(name)) {
 		return Kind{}, fmt.Errorf("%q can't be the name of a kind of GPUs: write a letter, then letters, digits, '.', '_' and '-', at most 32, and none of whole, remote, any, mig", name)
 	}
 	return Kind{name, of}, nil
@@ -49,7 +49,7 @@ func (f *Found) keep(allowed []string) {
 			if g.Passthrough != nil {
 				g.Passthrough.Offered = false
 			}
-			delete(f.sources, g.ID)
+			f.withdraw(g)
 		}
 	}
 	for _, what := range allowed {

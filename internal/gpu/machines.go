@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,9 @@ func (n *Node) addPassthrough(found *Found, files []cdiDevice) error {
 		if driver := card.Functions[0].Driver; g.Passthrough.Problem == "" && bare && unplaced != "" && driver != "" && driver != vfioPCI {
 			g.Passthrough.Problem = fmt.Sprintf("driver %s has it, and it may be %s, whose place on the PCI bus is not known", driver, unplaced)
 		}
+		if g.MIG == "enabled" {
+			g.Passthrough.Problem = cmp.Or(g.Passthrough.Problem, "it is in MIG mode, and its slices are no PCI devices of their own")
+		}
 		wanted := n.offersToMachines(*g)
 		g.Passthrough.Offered = wanted && g.Passthrough.Problem == "" && len(g.Problems) == 0
 		if g.Bare && !wanted && len(g.Problems) == 0 {
@@ -90,7 +94,7 @@ func (f *Found) addAway(away []api.NodeGPU) {
 		}
 		f.GPUs[i].Problems = append(f.GPUs[i].Problems, g.Problems...)
 		if len(g.Problems) > 0 {
-			delete(f.sources, f.GPUs[i].ID)
+			f.withdraw(&f.GPUs[i])
 		}
 	}
 }

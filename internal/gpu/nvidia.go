@@ -25,6 +25,9 @@ const nodeUVM = "/dev/nvidia-uvm"
 // choose returns what a container needs to use a GPU of NVIDIA's: what a CDI file of the node says, or else what Nearmetal makes itself. The files that
 // nvidia-ctk makes have hooks, which members don't get. file is the CDI file; empty: none.
 func (g *nvidiaGPU) choose(cfg Config, files []cdiDevice) (edits source, file string) {
+	if g.MIG == "enabled" {
+		return nil, "" // by its slices only
+	}
 	for _, d := range files {
 		_, name, _ := strings.Cut(d.name, "=")
 		if d.vendor == vendorNVIDIA && d.problem == "" && (name == g.ID || g.minor >= 0 && len(d.own.DeviceNodes) > 0 && d.own.DeviceNodes[0].Path == g.node()) {
@@ -55,8 +58,13 @@ func (g *nvidiaGPU) edits(root string) (*Edits, error) {
 	if g.minor < 0 {
 		return nil, errors.New("neither nvidia-smi nor the driver tells the number of its device node")
 	}
+	return g.driverEdits(root, g.node())
+}
+
+// driverEdits are what a container needs of the driver, whichever GPU it uses: the driver's device nodes behind some others, and its libraries for computing.
+func (g *nvidiaGPU) driverEdits(root string, nodes ...string) (*Edits, error) {
 	edits := &Edits{Libraries: map[string]string{}}
-	for _, path := range []string{g.node(), "/dev/nvidiactl", nodeUVM, nodeUVM + "-tools"} {
+	for _, path := range append(nodes, "/dev/nvidiactl", nodeUVM, nodeUVM+"-tools") {
 		node, err := deviceNode(root, path, path, "rw")
 		if errors.Is(err, fs.ErrNotExist) {
 			if path == nodeUVM+"-tools" {

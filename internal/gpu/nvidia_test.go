@@ -204,7 +204,7 @@ func TestAGPUThatCanNotBeUsedIsShownWithTheReasonAndOfferedToNobody(t *testing.T
 		break_   func() error
 		want     string
 	}{
-		"in MIG mode":             {"<current_mig>Disabled", "<current_mig>Enabled", nil, "it is in MIG mode, and slices are not handed out yet; run: nvidia-smi -i 0000:3b:00.0 -mig 0"},
+		"in MIG mode":             {"<current_mig>Disabled", "<current_mig>Enabled", nil, "it is in MIG mode and has no slices; make some by nvidia-smi mig -i 0000:3b:00.0 -cgi PROFILE -C, or end the mode by nvidia-smi -i 0000:3b:00.0 -mig 0"},
 		"fallen off its bus":      {"<uuid>GPU-5d7a1c3e-0b42-4f6e-9a11-2c8f00d1e001", "<uuid>[Unknown Error]", nil, "can't read its UUID"},
 		"waiting for a reset":     {"<gpu_recovery_action>None", "<gpu_recovery_action>GPU Reset", nil, `asks for "GPU Reset"`},
 		"without a number":        {"<minor_number>0", "<minor_number>N/A", nil, "neither nvidia-smi nor the driver tells the number of its device node"},

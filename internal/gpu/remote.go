@@ -65,7 +65,7 @@ func (r Remote) openCL(root string) api.NodeGPU {
 func (r Remote) addRemote(found *Found, root string) {
 	found.Programs = r.missing() == ""
 	for i := range found.GPUs {
-		if g := &found.GPUs[i]; r.GPUs && len(g.Problems) == 0 && g.MemoryBytes > remoteReserve {
+		if g := &found.GPUs[i]; r.GPUs && len(g.Problems) == 0 && g.MIG != "enabled" && g.MemoryBytes > remoteReserve {
 			g.Remote = r.missing() == ""
 		}
 	}

@@ -19,8 +19,9 @@ import (
 // nvidiaGPU is a GPU as nvidia-smi describes it.
 type nvidiaGPU struct {
 	api.NodeGPU
-	// minor is the number of its device node, -1 where it is not known.
-	minor int
+	// minor is the number of its device node, and index its number for nvidia-smi; both are -1 where they are not known.
+	minor, index int
+	slices       []nvidiaSlice
 }
 
 // smiLog is what of the answer to nvidia-smi -q -x is read (nvidia-smi(1); its DTD is nvsmi_device_v12.dtd in driver 580).
@@ -32,12 +33,13 @@ type smiLog struct {
 
 type smiGPU struct {
 	// ID is the PCI address with a domain of 8 digits.
-	ID      string `xml:"id,attr"`
-	Product string `xml:"product_name"`
-	UUID    string `xml:"uuid"`
-	Minor   string `xml:"minor_number"`
-	Memory  string `xml:"fb_memory_usage>total"`
-	MIG     string `xml:"mig_mode>current_mig"`
+	ID      string     `xml:"id,attr"`
+	Product string     `xml:"product_name"`
+	UUID    string     `xml:"uuid"`
+	Minor   string     `xml:"minor_number"`
+	Memory  string     `xml:"fb_memory_usage>total"`
+	MIG     string     `xml:"mig_mode>current_mig"`
+	Slices  []smiSlice `xml:"mig_devices>mig_device"`
 	// Recovery is what the driver asks for after an error, such as "GPU Reset"; absent in older drivers.
 	Recovery string `xml:"gpu_recovery_action"`
 }
@@ -99,7 +101,17 @@ func (n *Node) readNVIDIA(ctx context.Context) ([]nvidiaGPU, error) {
 			}
 		}
 	}
-	return gpus, nil
+	return gpus, n.readSlices(ctx, gpus)
+}
+
+// readSlices asks for the UUIDs and the profiles of the slices of GPUs in MIG mode.
+func (n *Node) readSlices(ctx context.Context, gpus []nvidiaGPU) error {
+	if !slices.ContainsFunc(gpus, func(g nvidiaGPU) bool { return len(g.slices) > 0 }) {
+		return nil
+	}
+	text, err := n.ask(ctx, "-L")
+	nameSlices(gpus, text)
+	return err
 }
 
 // ask runs nvidia-smi, which may be where only a variable leads the loader to its library.
@@ -131,7 +143,7 @@ func parseLog(text []byte) ([]nvidiaGPU, error) {
 	var gpus []nvidiaGPU
 	for _, found := range log.GPUs {
 		pci := pciOf(found.ID)
-		g := nvidiaGPU{minor: -1, NodeGPU: api.NodeGPU{
+		g := nvidiaGPU{minor: -1, index: -1, NodeGPU: api.NodeGPU{
 			ID: found.UUID, Model: known(found.Product), PCI: pci, NUMANode: -1, Driver: known(log.Driver), CUDA: known(log.CUDA), MemoryBytes: bytesOf(found.Memory),
 		}}
 		if minor, err := strconv.Atoi(strings.TrimSpace(found.Minor)); err == nil {
@@ -146,10 +158,14 @@ func parseLog(text []byte) ([]nvidiaGPU, error) {
 		case !uuidText.MatchString(g.ID): // as of one that has fallen off its bus
 			g.ID = pci
 			g.say("nvidia-smi can't read its UUID (%q): the kernel's log says why; a reset or a reboot may help", firstLine(found.UUID))
-		case g.MIG == "enabled":
-			g.say("it is in MIG mode, and slices are not handed out yet; run: nvidia-smi -i %s -mig 0", g.PCI)
 		case known(found.Recovery) != "" && !strings.EqualFold(found.Recovery, "none"):
 			g.say("its driver asks for %q after an error; see nvidia-smi -q -i %s", firstLine(found.Recovery), g.PCI)
+		}
+		if g.MIG == "enabled" {
+			var err error
+			if g.slices, err = parseSlices(found.Slices); err != nil {
+				g.say("%v", err)
+			}
 		}
 		if slices.ContainsFunc(gpus, func(o nvidiaGPU) bool { return o.ID == g.ID }) {
 			return nil, fmt.Errorf("nvidia-smi lists GPU %s twice", g.ID)
@@ -214,15 +230,21 @@ func minorOf(root, pci string) int {
 	if err != nil {
 		return -1
 	}
+	minor, err := strconv.Atoi(valueOf(text, "Device Minor"))
+	if err != nil {
+		return -1
+	}
+	return minor
+}
+
+// valueOf is the value of a line "name: value" of a file of the driver, "" where it has none.
+func valueOf(text []byte, name string) string {
 	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		if strings.TrimSpace(name) == "Device Minor" {
-			if minor, err := strconv.Atoi(strings.TrimSpace(value)); err == nil {
-				return minor
-			}
+		if found, value, _ := strings.Cut(line, ":"); strings.TrimSpace(found) == name {
+			return strings.TrimSpace(value)
 		}
 	}
-	return -1
+	return ""
 }
 
 // addCapabilities reads lines of a UUID and a compute capability.
@@ -279,7 +301,7 @@ func addPeers(gpus []nvidiaGPU, text []byte) {
 var ansi = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // profileText is the name of a size of slices, such as 1g.18gb+me.
-var profileText = regexp.MustCompile(`\bMIG ([0-9]g\.[0-9]+gb(?:\+[a-z.]+)?)`)
+var profileText = regexp.MustCompile(`\bMIG ([0-9]g\.[0-9]+gb(?:[+-][a-z.]+)?)`)
 
 // profiles reads the table of nvidia-smi mig -lgip.
 func profiles(text []byte) []string {

@@ -15,8 +15,16 @@ func gpus(w Word) []Finding {
 		if g.MemoryBytes > 0 {
 			text += fmt.Sprintf(", %s of memory", api.Bytes(g.MemoryBytes))
 		}
+		if n := len(g.Slices); n > 0 {
+			text += fmt.Sprintf(", handed out by slices (%d)", n)
+		}
 		if len(g.Problems) == 0 {
 			all = append(all, Finding{Area: GPU, Name: g.ID, Status: OK, Detail: text})
+		}
+		for _, s := range g.Slices {
+			for _, problem := range s.Problems {
+				all = append(all, finding(GPU, s.ID, Warning, problem))
+			}
 		}
 		for _, problem := range g.Problems {
 			all = append(all, finding(GPU, g.ID, Warning, problem))

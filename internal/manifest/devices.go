@@ -49,6 +49,7 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 		if r.Class == api.ClassGPU {
 			r.Way = wholeFor(g.Stack, r.Way)
 		}
+		n.profile(at+".profile", r)
 		switch {
 		case r.MayBeServed():
 			n.remoteGPU(at, g, *r)
@@ -57,13 +58,25 @@ func (n *normalizer) devices(path string, g api.Group) []api.DeviceRequest {
 		case r.Remote:
 		case r.Class != api.ClassGPU:
 			n.add(at+".remote", "false", "must be true: of their own nodes, members get devices of class %s only; others can be requested from any node, nearest first", api.ClassGPU)
-		case r.Way != wholeFor(g.Stack, api.WayWhole):
-			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s, or parts of the memory of any, way %s; slices (MIG) are not handed out yet", r.Way, api.WayWhole, api.WayRemote)
+		case r.Way != wholeFor(g.Stack, api.WayWhole) && r.Way != api.WayMIG:
+			n.add(at+".way", r.Way, "%q is not possible: members get whole GPUs of their own nodes, way %s, slices of those, way %s, or parts of the memory of any, way %s", r.Way, api.WayWhole, api.WayMIG, api.WayRemote)
 		default:
 			n.gpuHolder(at, g, *r)
 		}
 	}
 	return requests
+}
+
+// profile checks which slices of GPUs would do, and writes their profile as nvidia-smi does.
+func (n *normalizer) profile(at string, r *api.DeviceRequest) {
+	r.Profile = strings.ToLower(r.Profile)
+	switch {
+	case r.Profile == "":
+	case r.Class != api.ClassGPU || r.Way != api.WayMIG:
+		n.add(at, r.Profile, "is for slices of GPUs, way %s, only; omit it", api.WayMIG)
+	case !profileText.MatchString(r.Profile):
+		n.add(at, r.Profile, "%q is no profile of a slice; write it as nvidia-smi does, such as 1g.10gb", api.Shorten(r.Profile, 64))
+	}
 }
 
 // remoteGPU checks a request for remote GPUs, all of which a member has by one server.

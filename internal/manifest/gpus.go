@@ -13,12 +13,13 @@ import (
 var (
 	gpuText   = regexp.MustCompile(api.GPUPattern)
 	modelText = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9 ._+-]{0,62}$`)
-	// sliceText is the size of a slice of a GPU, such as 1g.18gb.
-	sliceText = regexp.MustCompile(`^[0-9]g(\.[0-9]+gb.*)?$`)
+	// profileText is the size of a slice of a GPU, such as 1g.18gb, and almostProfile what was meant as one.
+	profileText   = regexp.MustCompile(api.MIGProfilePattern)
+	almostProfile = regexp.MustCompile(`^(mig-.*|([0-9]c\.)?[0-9]g(\.[0-9]+gb.*)?)$`)
 )
 
 // possibleGPUs says what of GPUs can be had.
-const possibleGPUs = `write their number, as in "2", number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory), "1:remote:8GiB" for 8 GiB of a GPU of any node, or "1:any:8GiB" for a whole one with 8 GiB where one is free, and else 8 GiB of any`
+const possibleGPUs = `write their number, as in "2", number and kind, as in "1:H200" (words of the model's name) or "1:80GiB" (least memory), "1:mig" or "1:mig:1g.10gb" for a slice, "1:remote:8GiB" for 8 GiB of a GPU of any node, or "1:any:8GiB" for a whole one with 8 GiB where one is free, and else 8 GiB of any`
 
 // gpu moves what a group asks for as GPUs to its devices, before all others.
 func (n *normalizer) gpu(path string, g api.Group) api.Group {
@@ -31,12 +32,19 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 	way, rest, _ := strings.Cut(kind, ":")
 	r := api.DeviceRequest{Class: api.ClassGPU, Way: api.WayWhole}
 	switch word := strings.ToLower(way); {
-	case word == "mig" || strings.HasPrefix(word, "mig-") || sliceText.MatchString(word):
-		n.add(path, text, "slices of GPUs (MIG) are not handed out yet; %s", possibleGPUs)
+	case almostProfile.MatchString(word):
+		n.add(path, text, `%q is no request for GPUs; slices are requested by "1:mig", "1:mig:1g.10gb" for one of that profile, or "1:mig:9GiB" for one with so much memory`, api.Shorten(text, 64))
 		return g
 	case !gpuText.MatchString(text):
 		n.add(path, text, "%q is no request for GPUs; %s", api.Shorten(text, 64), possibleGPUs)
 		return g
+	case word == api.WayMIG:
+		var err error
+		if r.Profile, r.Memory, kind, err = slice(rest); err != nil {
+			n.add(path, text, `%q does not say which slices would do: %v; write "1:mig", "1:mig:1g.10gb" for one of that profile, "1:mig:9GiB" for one with so much memory, and a kind behind, as in "1:mig:1g.10gb:H100"`, api.Shorten(text, 64), err)
+			return g
+		}
+		r.Way = api.WayMIG
 	case word == api.WayRemote:
 		size, model, _ := strings.Cut(rest, ":")
 		memory, err := api.ParseBytes(size)
@@ -63,7 +71,7 @@ func (n *normalizer) gpu(path string, g api.Group) api.Group {
 		n.add(path, text, "%d GPUs are not possible; give 1 to %d for each member", r.Count, MaxDevices)
 		return g
 	}
-	if kind != "" && kind[0] >= '0' && kind[0] <= '9' && r.Memory == 0 {
+	if kind != "" && kind[0] >= '0' && kind[0] <= '9' && r.Memory == 0 && r.Way == api.WayWhole {
 		if memory, err := api.ParseBytes(kind); err == nil && memory > maxDigit {
 			r.Memory, kind = memory, ""
 		}
@@ -91,6 +99,26 @@ func anyGPU(text string) (memory api.Bytes, model string, err error) {
 	return memory, model, err
 }
 
+// slice reads which slices of GPUs would do: those of a profile, or with so much memory, of a GPU of a kind.
+func slice(text string) (profile string, memory api.Bytes, model string, err error) {
+	first, rest, more := strings.Cut(text, ":")
+	bytes, noSize := api.ParseBytes(first)
+	switch {
+	case text == "":
+		return "", 0, "", nil
+	case profileText.MatchString(strings.ToLower(first)):
+		return strings.ToLower(first), 0, rest, nil
+	case almostProfile.MatchString(strings.ToLower(first)):
+		return "", 0, "", fmt.Errorf("%q is no profile", first)
+	case noSize == nil && bytes > maxDigit && bytes <= maxMemory:
+		return "", bytes, rest, nil
+	case more:
+		return "", 0, "", fmt.Errorf("%q is neither a profile nor a size of memory", first)
+	default:
+		return "", 0, first, nil
+	}
+}
+
 // defaultAny is the memory of any GPU where a request does not say how much.
 const defaultAny = api.Bytes(1 << 30)
 
@@ -111,6 +139,10 @@ func wholeFor(stack api.Stack, way string) string {
 // gpuHolder refuses GPUs for members that can't have them.
 func (n *normalizer) gpuHolder(path string, g api.Group, r api.DeviceRequest) {
 	switch {
+	case r.Way == api.WayMIG && g.Stack == api.StackVM:
+		n.add(path, r.Way, "members on the stack %q get whole GPUs only (a slice is no PCI device of its own); write their number, or use the stack %q", g.Stack, api.StackContainer)
+	case r.Way == api.WayMIG && g.Stack != api.StackContainer:
+		n.add(path, string(g.Stack), "members on the stack %q get no slices of GPUs (nobody divides the GPUs of a machine that one member has); use the stack %q", g.Stack, api.StackContainer)
 	case g.Stack != api.StackContainer && g.Stack != api.StackVM:
 		n.add(path, string(g.Stack), "members on the stack %q get no GPUs yet; use the stack %q or %q", g.Stack, api.StackContainer, api.StackVM)
 	case g.Spares > 0:

@@ -186,7 +186,7 @@ func (c *nodeCheck) devices(devices []api.Device) {
 	ids, guids, counters := map[string]bool{}, map[string]bool{}, map[[2]string]bool{}
 	for i := range devices {
 		d := &devices[i]
-		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell, "model of a device": d.Model})
+		c.words(map[string]string{"device": d.ID, "device class": d.Class, "cell of a device": d.Cell, "model of a device": d.Model, "parent of a device": d.Parent, "profile of a device": d.Profile})
 		c.within("the memory of device "+printable(d.ID), d.MemoryBytes, MaxNodeMemory)
 		if d.ID == "" || ids[d.ID] {
 			c.add("device %s is listed twice or has no ID", printable(d.ID))
@@ -237,6 +237,14 @@ func (c *nodeCheck) gpus(n *api.NodeRecord) {
 		c.within("the memory of GPU "+printable(g.ID), g.MemoryBytes, MaxNodeMemory)
 		c.within("the NUMA node of GPU "+printable(g.ID), int64(max(g.NUMANode, 0)), MaxNUMANode)
 		c.texts(g.MIGProfiles)
+		c.count("slices of GPU "+printable(g.ID), len(g.Slices), MaxNodeDevices)
+		for j := range g.Slices {
+			s := &g.Slices[j]
+			c.words(map[string]string{"slice of a GPU": s.ID, "profile of a slice": s.Profile})
+			c.within("the memory of slice "+printable(s.ID), s.MemoryBytes, MaxNodeMemory)
+			s.CDI = Text(s.CDI)
+			c.texts(s.Problems)
+		}
 		c.count("NVLink peers of GPU "+printable(g.ID), len(g.NVLinkPeers), MaxNodeDevices)
 		for _, peer := range g.NVLinkPeers {
 			c.words(map[string]string{"NVLink peer": peer})

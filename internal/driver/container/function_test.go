@@ -66,7 +66,7 @@ func TestContainersGetNoMACVTAPAndNoOtherDevices(t *testing.T) {
 	}{
 		"MACVTAP": {api.Assignment{Ports: []api.PortClaim{{Kind: api.PortMACVTAP}}}, "ask for the interface vf"},
 		"FPGA":    {api.Assignment{Devices: []api.DeviceClaim{{Class: "fpga", Device: "fpga0"}}}, "classes nic, hca and gpu only"},
-		"slice":   {api.Assignment{Devices: []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "1g.18gb"}}}, "containers get whole GPUs only"},
+		"slice":   {api.Assignment{Devices: []api.DeviceClaim{{Class: "gpu", Device: "gpu0", Way: "1g.18gb"}}}, "containers get whole GPUs and slices only"},
 		"no port": {api.Assignment{Devices: []api.DeviceClaim{{Class: "nic", Device: "0000:3b:00.0", Part: "vf3"}}}, "none of its ports"},
 	} {
 		if err := checkFunctions(&c.assignment); err == nil || !strings.Contains(err.Error(), c.want) {

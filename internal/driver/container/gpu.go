@@ -127,8 +127,8 @@ func deviceRules(rdma []specs.LinuxDevice, edits *gpu.Edits) []specs.LinuxDevice
 // checkClaims refuses devices that containers don't get.
 func checkClaims(a *api.Assignment) error {
 	for _, c := range a.Devices {
-		if c.Class == api.ClassGPU && c.Way != api.WayWhole && !a.ServesGPU() {
-			return fmt.Errorf("it holds %q of GPU %s, and containers get whole GPUs only", c.Way, c.Device)
+		if c.Class == api.ClassGPU && c.Way != api.WayWhole && c.Way != api.WayMIG && !a.ServesGPU() {
+			return fmt.Errorf("it holds %q of GPU %s, and containers get whole GPUs and slices only", c.Way, c.Device)
 		}
 	}
 	return driver.CheckDevices(a, api.ClassGPU)
