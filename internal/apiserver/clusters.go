@@ -38,7 +38,7 @@ func (s *Server) getCluster(ctx context.Context, in *byName) (*body[api.Cluster]
 		return nil, err
 	}
 	joined := joinCluster(c, s.cfg.Live)
-	withServices(s.cfg.Reader.View(), c, joined.Status.Members)
+	withGPUs(s.cfg.Reader.View(), c, joined.Status.Members)
 	return &body[api.Cluster]{joined}, nil
 }
 

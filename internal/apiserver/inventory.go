@@ -177,7 +177,9 @@ func gpuUses(v *state.View, a *api.Assignment, holder string) (uses []api.Device
 		if d.Class != api.ClassGPU {
 			continue
 		}
-		if n := v.Node(a.Node); holder != "" && n != nil && n.Measures != nil {
+		n := v.Node(a.Node)
+		d.Gone = isGone(n, &d)
+		if holder != "" && n != nil && n.Measures != nil {
 			if s, ok := n.Measures.Served[a.ID]; ok {
 				d.Service, d.Observed = &s, s.Cost()
 			}
@@ -188,6 +190,14 @@ func gpuUses(v *state.View, a *api.Assignment, holder string) (uses []api.Device
 		uses = append(uses, api.DeviceUse{MemberDevice: d, Member: holder})
 	}
 	return uses
+}
+
+// isGone reports whether a node's agent does not offer what somebody holds.
+func isGone(n *state.Node, d *api.MemberDevice) bool {
+	return n != nil && n.Agent != nil && !slices.ContainsFunc(n.Agent.Capacity.Devices, func(o api.Device) bool {
+		_, offered := o.Ways[d.Way]
+		return offered && o.Class == d.Class && o.ID == d.Device
+	})
 }
 
 // loaded are the GPUs of a node with how busy they were when that was measured last.

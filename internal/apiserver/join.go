@@ -210,7 +210,7 @@ func joinParts(st *api.ClusterStatus, record *api.ClusterRecord, parts []*api.As
 func devicesOf(a *api.Assignment) []api.MemberDevice {
 	var devices []api.MemberDevice
 	for _, d := range a.Devices {
-		on := api.MemberDevice{Class: d.Class, Node: a.Node, Device: d.Device, Way: d.Way, Part: d.Part, Why: d.Why, Cost: d.Cost, Figures: d.Figures}
+		on := api.MemberDevice{Class: d.Class, Node: a.Node, Device: d.Device, Way: d.Way, Part: d.Part, Parent: d.Parent, Profile: d.Profile, Why: d.Why, Cost: d.Cost, Figures: d.Figures}
 		if d.Way == api.WayRemote {
 			on.Memory = api.Bytes(d.Takes[api.CounterRemoteMiB] << 20)
 		}

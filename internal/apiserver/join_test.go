@@ -256,7 +256,7 @@ func TestWhoHoldsAGPUIsHiddenFromOtherProjects(t *testing.T) {
 	view := &state.View{Clusters: []*state.Cluster{cache.Cluster("lab.c1")}, Nodes: agents(api.NodeRecord{Name: "n1"})}
 	view.Nodes[0].Measures = &api.NodeMeasures{Served: map[string]api.GPUService{server.ID: {Calls: 3, Waits: 2, BusySeconds: 1, WaitSeconds: 0.25}}}
 	shown := []api.MemberStatus{{Name: "c1-0", Devices: []api.MemberDevice{{Class: "gpu", Node: "n1", Device: "g2"}}}, {Name: "c1-1", Devices: []api.MemberDevice{{Class: "gpu", Node: "n1", Device: "g2"}}}}
-	withServices(view, cache.Cluster("lab.c1"), shown)
+	withGPUs(view, cache.Cluster("lab.c1"), shown)
 	if shown[0].Devices[0].Service != nil || shown[1].Devices[0].Service == nil || shown[1].Devices[0].Observed != 1.5 {
 		t.Errorf("members are shown with %+v, want what its server did with c1-1 alone", shown)
 	}

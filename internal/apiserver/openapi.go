@@ -110,7 +110,7 @@ func (rateSchema) Schema(huma.Registry) *huma.Schema {
 func (gpuSchema) Schema(huma.Registry) *huma.Schema {
 	one, most := 1.0, float64(manifest.MaxDevices)
 	return &huma.Schema{
-		Description: "Whole GPUs of the member's own node: their number, or number and kind: words of the model's name, or the least memory of each. N:remote:SIZE is so much memory of each of N GPUs of any node.",
+		Description: "Whole GPUs of the member's own node: their number, or number and kind: words of the model's name, or the least memory of each. N:mig, N:mig:PROFILE and N:mig:SIZE are slices of GPUs. N:remote:SIZE is so much memory of each of N GPUs of any node.",
 		AnyOf: []*huma.Schema{
 			{Type: huma.TypeString, Pattern: api.GPUPattern, Examples: []any{"1:80GiB"}}, {Type: huma.TypeInteger, Minimum: &one, Maximum: &most},
 		},

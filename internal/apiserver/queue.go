@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,22 +64,30 @@ func chosenGPUs(v *state.View, c *state.Cluster) (uses []api.DeviceUse) {
 	return uses
 }
 
-// withServices notes with the remote GPUs of a cluster's members what their servers did.
-func withServices(v *state.View, c *state.Cluster, members []api.MemberStatus) {
+// withGPUs notes with the GPUs of a cluster's members what servers did, and which are gone.
+func withGPUs(v *state.View, c *state.Cluster, members []api.MemberStatus) {
 	for a := range c.Held() {
-		if !a.ServesGPU() {
-			continue
-		}
 		for _, use := range gpuUses(v, a, a.Member) {
 			for m := range members {
 				for d := range members[m].Devices {
 					if at := &members[m].Devices[d]; members[m].Name == a.Member && at.Node == use.Node && at.Device == use.Device {
 						*at = use.MemberDevice
+						if use.Gone {
+							members[m].Message = cmp.Or(members[m].Message, goneText(&use.MemberDevice))
+						}
 					}
 				}
 			}
 		}
 	}
+}
+
+// goneText tells people what became of a GPU that a member holds.
+func goneText(d *api.MemberDevice) string {
+	if d.Parent != "" {
+		return fmt.Sprintf("node %s does not offer its slice %s of GPU %s any more, and hands out nothing more of that GPU before the member ends", d.Node, d.Device, d.Parent)
+	}
+	return fmt.Sprintf("node %s does not offer its GPU %s any more", d.Node, d.Device)
 }
 
 func (s *Server) listQueue(ctx context.Context, _ *struct{}) (*body[api.List[api.Waiting]], error) {

@@ -125,7 +125,7 @@ when it is known, the latest start. Ctrl-C ends only the wait.`,
 	flags.StringVar(&f.disk, "disk", "", "size of the private disk of virtual machines of an imported environment, like 20GiB (default: that of the environment)")
 	flags.StringVar(&f.userData, "user-data", "", `file with user data for cloud-init in virtual machines of an imported environment, "-" for standard input`)
 	flags.StringVar(&f.hugePages, "huge-pages", "", "size of the node's pages that hold the memory of virtual machines: 2MiB or 1GiB (default: ordinary memory)")
-	flags.StringVar(&f.gpu, "gpu", "", "GPUs that each member gets: N or N:KIND whole ones of its node, with words of the model's name or the least memory of each, like 1, 2:H200 or 1:80GB, or N:remote:SIZE for so much memory of GPUs of any node, like 1:remote:8GiB, or N:any:SIZE for whole ones with that much memory where they are free and else such a part, like 1:any:8GiB")
+	flags.StringVar(&f.gpu, "gpu", "", "GPUs that each member gets: N or N:KIND whole ones of its node, with words of the model's name or the least memory of each, like 1, 2:H200 or 1:80GB, or N:mig, N:mig:PROFILE or N:mig:SIZE for slices of GPUs in MIG mode, like 1:mig:1g.10gb, or N:remote:SIZE for so much memory of GPUs of any node, like 1:remote:8GiB, or N:any:SIZE for whole ones with that much memory where they are free and else such a part, like 1:any:8GiB")
 	flags.StringArrayVar(&f.localDisks, "local-disk", nil, "disks that the whole machine of each member has, COUNT:SIZE or COUNT:SIZE:KIND with the kind nvme, ssd or hdd like 2:500GB:nvme; may be repeated")
 	f.storage.add(cmd)
 	flags.BoolVar(&f.noWait, "no-wait", false, "do not wait until it is ready")

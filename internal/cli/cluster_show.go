@@ -134,12 +134,19 @@ func devicesText(m api.MemberStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-// deviceAmount is how much of a device a member has: vf3, whole, or 8GiB remote.
+// deviceAmount is how much of a device a member has: vf3, whole, slice 1g.10gb, or 8GiB remote.
 func deviceAmount(d api.MemberDevice) string {
-	if d.Memory > 0 {
-		return d.Memory.String() + " " + d.Way
+	text := cmp.Or(d.Part, d.Way)
+	switch {
+	case d.Memory > 0:
+		text = d.Memory.String() + " " + d.Way
+	case d.Profile != "":
+		text = "slice " + d.Profile
 	}
-	return cmp.Or(d.Part, d.Way)
+	if d.Gone {
+		text += ", gone"
+	}
+	return text
 }
 
 // networksText is the addresses of a member on further networks: storage=10.64.32.2.

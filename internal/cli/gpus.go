@@ -95,6 +95,7 @@ func (a *app) printGPUs(w io.Writer, n api.Node) {
 		}
 		table.flush()
 	}
+	printSlices(w, n.Agent.GPUs)
 	printGPUUses(w, n.GPUUses)
 	a.printRoundTrips(w, n.RoundTrips)
 	for _, problem := range n.Agent.GPUProblems {
@@ -117,6 +118,28 @@ func passthroughText(p *api.GPUPassthrough) string {
 		text += ", with " + strings.Join(p.Functions, " ")
 	}
 	return text + ")"
+}
+
+// printSlices writes the slices of GPUs in MIG mode, with why some are not given to members.
+func printSlices(w io.Writer, gpus []api.NodeGPU) {
+	if !slices.ContainsFunc(gpus, func(g api.NodeGPU) bool { return len(g.Slices) > 0 }) {
+		return
+	}
+	fmt.Fprintln(w)
+	table := newTable(w, "SLICE", "PROFILE", "MEMORY", "OF GPU", "CDI", "PROBLEMS")
+	for _, g := range gpus {
+		for _, s := range g.Slices {
+			memory, problems := "", s.Problems
+			if s.MemoryBytes > 0 {
+				memory = api.Bytes(s.MemoryBytes).String()
+			}
+			if len(g.Problems) > 0 {
+				problems = append(slices.Clone(problems), "its GPU has a problem")
+			}
+			table.row(s.ID, s.Profile, memory, g.ID, s.CDI, strings.Join(problems, "; "))
+		}
+	}
+	table.flush()
 }
 
 // printGPUUses writes who holds which part of a node's GPUs.
@@ -171,13 +194,16 @@ func groupGPUs(g api.Group) string {
 		if r.Model != "" {
 			text += " " + r.Model
 		}
-		if r.Way == api.WayRemote || r.Way == api.WayAny {
+		if r.Way == api.WayRemote || r.Way == api.WayAny || r.Way == api.WayMIG {
 			text += " " + r.Way
+		}
+		if r.Profile != "" {
+			text += " " + r.Profile
 		}
 		if r.Memory > 0 {
 			text += " of " + r.Memory.String()
 		}
-		if r.Way != api.WayWhole && r.Way != api.WayPassthrough && !r.MayBeServed() {
+		if r.Way != api.WayWhole && r.Way != api.WayPassthrough && r.Way != api.WayMIG && !r.MayBeServed() {
 			text += " (" + r.Way + ")"
 		}
 		parts = append(parts, text)
