@@ -56,7 +56,7 @@ func TestAWholeGPUIsOneMembersUntilItIsDeleted(t *testing.T) {
 		{[]string{"c2", "--gpu", "1"}, exitRefused, "needs a whole GPU: node n1: its only GPU of that kind is taken"},
 		{[]string{"c2", "--gpu", "1:H200"}, exitRefused, "needs a whole GPU H200: node n1: it has example.com/gpu=gpu0 of an unknown model"},
 		{[]string{"c2", "--gpu", "1:remote"}, exitUsage, `"1:remote" does not say how much memory of a GPU each member gets`},
-		{[]string{"c2", "--gpu", "1:mig"}, exitUsage, "slices of GPUs (MIG) are not handed out yet"},
+		{[]string{"c2", "--gpu", "1:mig"}, exitRefused, "needs a slice of a GPU: no node has slices of GPUs"},
 		{[]string{"c2", "--gpu", "1:any:1MiB", "--stack", "vm"}, exitUsage, "1MiB of memory is not between"},
 		{[]string{"c2", "--gpu", "1", "--stack", "metal"}, exitUsage, `members on the stack "metal" get no GPUs yet`},
 	} {
