@@ -276,6 +276,38 @@ func TestWhoHoldsAGPUIsHiddenFromOtherProjects(t *testing.T) {
 	}
 }
 
+func TestAGPUThatItsNodeDoesNotOfferAnyMoreIsShownAsGone(t *testing.T) {
+	slice := func(id string) api.Device {
+		return api.Device{ID: id, Class: "gpu", Ways: map[string]api.DeviceWay{"mig": {Mode: "mig"}}}
+	}
+	rec := api.NodeRecord{Name: "n1", Capacity: api.NodeCapacity{Devices: []api.Device{slice("MIG-a"), {ID: "GPU-b", Class: "gpu", Ways: map[string]api.DeviceWay{"mig": {}}}}}}
+	a := &api.Assignment{ID: "u.c1-0.1", Member: "c1-0", Node: "n1", Devices: []api.DeviceClaim{
+		{Class: "gpu", Device: "MIG-a", Way: "mig", Parent: "GPU-a", Profile: "1g.10gb"},
+		{Class: "gpu", Device: "MIG-b", Way: "mig", Parent: "GPU-a", Profile: "1g.10gb"},
+		{Class: "gpu", Device: "GPU-b", Way: "whole"},
+		{Class: "nic", Device: "0000:3b:00.0", Way: "vf"},
+	}}
+	for name, c := range map[string]struct {
+		nodes []*state.Node
+		want  string
+	}{
+		"a node that is heard of":        {agents(rec), "MIG-a , MIG-b node n1 does not offer its slice MIG-b of GPU GPU-a any more, and hands out nothing more of that GPU before the member ends, GPU-b node n1 does not offer its GPU GPU-b any more, "},
+		"one whose agent never reported": {[]*state.Node{{Name: "n1"}}, "MIG-a , MIG-b , GPU-b , "},
+	} {
+		got := ""
+		for _, u := range gpuUses(&state.View{Nodes: c.nodes}, a, "c1/c1-0") {
+			got += u.Device + " "
+			if u.Gone {
+				got += goneText(&u.MemberDevice)
+			}
+			got += ", "
+		}
+		if got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 func TestANodeWhoseIdentityIsNoneOrWaitsSaysSo(t *testing.T) {
 	at := time.Now()
 	view := &state.View{Nodes: []*state.Node{

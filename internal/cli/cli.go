@@ -120,7 +120,7 @@ NEARMETAL_TOKEN_FILE; without them they use the Unix socket in the state directo
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		a.demoCommand(), a.measureCommand(), a.devCommand(), a.serverCommand(), a.agentCommand(), a.siteCommand(),
-		a.clusterCommand(), a.connects(a.runCommand()), a.jobCommand(), a.copyCommand(), a.queueCommand(), a.auditCommand(), a.networkCommand(), a.fabricCommand(), a.securityGroupCommand(), a.volumeCommand(), a.datasetCommand(), a.addressCommand(), a.nodeCommand(),
+		a.clusterCommand(), a.connects(a.runCommand()), a.jobCommand(), a.copyCommand(), a.queueCommand(), a.auditCommand(), a.networkCommand(), a.fabricCommand(), a.gpuCommand(), a.securityGroupCommand(), a.volumeCommand(), a.datasetCommand(), a.addressCommand(), a.nodeCommand(),
 		a.envCommand(), a.projectCommand(), a.shapeCommand(), a.tokenCommand(), a.usageCommand(), a.energyCommand(), a.whoamiCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	return root

@@ -45,15 +45,54 @@ func TestANodeShowsWhoHoldsWhichPartOfItsGPUs(t *testing.T) {
 
 func TestTheGPUsOfAGroupAreShown(t *testing.T) {
 	for want, devices := range map[string][]api.DeviceRequest{
-		"":              {{Class: "nic", Way: "vf", Count: 1}},
-		"2":             {{Class: "gpu", Way: "whole", Count: 2}},
-		"1 any of 8GiB": {{Class: "gpu", Way: "any", Count: 1, Remote: true, Memory: 8 << 30}},
-		"3":             {{Class: "gpu", Way: "passthrough", Count: 3}},
-		"1 H200":        {{Class: "gpu", Way: "whole", Count: 1, Model: "H200"}},
+		"":                   {{Class: "nic", Way: "vf", Count: 1}},
+		"2":                  {{Class: "gpu", Way: "whole", Count: 2}},
+		"1 any of 8GiB":      {{Class: "gpu", Way: "any", Count: 1, Remote: true, Memory: 8 << 30}},
+		"3":                  {{Class: "gpu", Way: "passthrough", Count: 3}},
+		"2 mig 1g.10gb":      {{Class: "gpu", Way: "mig", Count: 2, Profile: "1g.10gb"}},
+		"1 H100 mig of 9GiB": {{Class: "gpu", Way: "mig", Count: 1, Model: "H100", Memory: 9 << 30}},
+		"1 H200":             {{Class: "gpu", Way: "whole", Count: 1, Model: "H200"}},
 		"1 of 80GiB, 3 remote of 8GiB, 1 (1g-18gb)": {{Class: "gpu", Way: "whole", Count: 1, Memory: 80 << 30}, {Class: "gpu", Way: "remote", Count: 3, Remote: true, Memory: 8 << 30}, {Class: "gpu", Way: "1g-18gb", Count: 1}},
 	} {
 		if got := groupGPUs(api.Group{Devices: devices}); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestTheSlicesOfANodesGPUsAreShown(t *testing.T) {
+	var out strings.Builder
+	printSlices(&out, []api.NodeGPU{{ID: "GPU-a"}})
+	if out.Len() > 0 {
+		t.Errorf("of a GPU without slices: %s", &out)
+	}
+	printSlices(&out, []api.NodeGPU{
+		{ID: "GPU-a", Slices: []api.GPUSlice{{ID: "MIG-a", Profile: "1g.10gb", MemoryBytes: 9856 << 20, CDI: "nvidia.com/gpu=0:0"}, {ID: "MIG-b", Profile: "3g.40gb", Problems: []string{"no CDI file of the node has it"}}}},
+		{ID: "GPU-b", Problems: []string{"it is hot"}, Slices: []api.GPUSlice{{ID: "MIG-c", Profile: "7g.80gb"}}},
+	})
+	want := "SLICE PROFILE MEMORY OF GPU CDI PROBLEMS MIG-a 1g.10gb 9856MiB GPU-a nvidia.com/gpu=0:0 - MIG-b 3g.40gb - GPU-a - no CDI file of the node has it MIG-c 7g.80gb - GPU-b - its GPU has a problem"
+	if got := strings.Join(strings.Fields(out.String()), " "); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestTheGPUsOfTheSiteAreListedWithTheirHoldersAndWhatIsGone(t *testing.T) {
+	use := func(id, way, profile, member string, gone bool) api.DeviceUse {
+		return api.DeviceUse{MemberDevice: api.MemberDevice{Class: "gpu", Node: "n1", Device: id, Way: way, Profile: profile, Gone: gone}, Member: member}
+	}
+	got := gpusOfSite([]api.Node{
+		{Name: "n0"},
+		{
+			Name: "n1", Agent: &api.AgentPart{GPUs: []api.NodeGPU{{ID: "GPU-a", Model: "H100", Slices: []api.GPUSlice{{ID: "MIG-a", Profile: "1g.10gb"}}}, {ID: "GPU-b", Problems: []string{"it is hot"}}}},
+			GPUUses: []api.DeviceUse{use("MIG-a", "mig", "1g.10gb", "c1/c1-0", false), use("MIG-z", "mig", "3g.40gb", "", true)},
+		},
+	})
+	var lines []string
+	for _, g := range got {
+		lines = append(lines, strings.Join([]string{g.ID, g.Parent, g.Profile, g.Model, holdersText(g.Uses), strings.Join(g.Problems, ";")}, "|"))
+	}
+	want := "GPU-a|||H100||\nMIG-a|GPU-a|1g.10gb|H100|c1/c1-0 (slice 1g.10gb)|\nGPU-b|||||it is hot\nMIG-z||3g.40gb||of another project (slice 3g.40gb, gone)|its node does not have it any more"
+	if all := strings.Join(lines, "\n"); all != want || !got[3].Gone {
+		t.Errorf("got\n%s\nwant\n%s", all, want)
 	}
 }

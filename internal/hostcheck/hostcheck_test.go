@@ -267,7 +267,7 @@ func TestFindingsNameWhatFixesThem(t *testing.T) {
 		Stacks: []api.StackCheck{{Stack: api.StackContainer, Problems: []string{"no runtime; run: apt-get install crun"}}, {Stack: api.StackVM, OK: true}},
 		Local:  []string{"/usr/sbin/sshd is missing; run: apt-get install openssh-server"}, Builder: api.BuilderCheck{Problems: []string{"x is missing; run: y"}},
 		GPUs: []api.NodeGPU{
-			{ID: "GPU-a", Model: "NVIDIA H200", MemoryBytes: 143771 << 20}, {ID: "GPU-b", Problems: []string{"/dev/nvidia-uvm is not there; run: nvidia-modprobe -c 0 -u"}},
+			{ID: "GPU-a", Model: "NVIDIA H200", MemoryBytes: 143771 << 20}, {ID: "GPU-c", Slices: []api.GPUSlice{{ID: "MIG-a"}, {ID: "MIG-b", Problems: []string{"no CDI file has it; run: nvidia-ctk cdi generate"}}}}, {ID: "GPU-b", Problems: []string{"/dev/nvidia-uvm is not there; run: nvidia-modprobe -c 0 -u"}},
 		},
 		GPUProblems: []string{"nvidia-smi did not answer within 20s"},
 		Rates:       "no ifb", Groups: "no nf_tables", WireGuard: "no module",
@@ -285,7 +285,7 @@ func TestFindingsNameWhatFixesThem(t *testing.T) {
 		"warning vm nesting | echo options kvm_intel nested=1 >/etc/modprobe.d/nearmetal.conf, then reboot",
 		"warning vm IOMMU | enable VT-d or AMD-Vi in the firmware, boot with intel_iommu=on", "warning vm huge pages | nearmetal node prepare --huge-pages SIZE",
 		"missing network nftables | apt-get install nftables", "ok network module bridge | ", "ok network module veth | ", "ok network module vxlan | ",
-		"ok network module nf_tables | ", "ok gpu GPU-a | ", "warning gpu GPU-b | nvidia-modprobe -c 0 -u", "warning gpu driver | ", "warning network security groups | use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning network WireGuard | modprobe wireguard, or boot a kernel that has it; then restart the agent",
+		"ok network module nf_tables | ", "ok gpu GPU-a | ", "ok gpu GPU-c | ", "warning gpu MIG-b | nvidia-ctk cdi generate", "warning gpu GPU-b | nvidia-modprobe -c 0 -u", "warning gpu driver | ", "warning network security groups | use Linux 5.6 or later with nf_tables for bridges, and nft 0.9.4 or later", "warning network rates and DSCP | modprobe -a ifb sch_htb sch_tbf cls_bpf act_mirred", "warning network WireGuard | modprobe wireguard, or boot a kernel that has it; then restart the agent",
 		"warning volume mkfs.ext4 | apt-get install e2fsprogs", "ok volume resize2fs | ", "warning volume mkfs.xfs | apt-get install xfsprogs", "ok volume module xfs | ",
 		"warning builder programs | y",
 	}

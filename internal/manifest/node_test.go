@@ -70,6 +70,9 @@ func TestWhatAnAgentSaysOfItsNodeIsBounded(t *testing.T) {
 		"a GPU for screens":   {func(n *api.NodeRecord) { n.GPUs[0].Model = "\x1b[2J" }, "model of a GPU"},
 		"a GPU's memory":      {func(n *api.NodeRecord) { n.GPUs[0].MemoryBytes = 1 << 60 }, "the memory of GPU \"GPU-a\" is"},
 		"a GPU's peers":       {func(n *api.NodeRecord) { n.GPUs[0].NVLinkPeers = []string{long} }, "NVLink peer"},
+		"a slice for screens": {func(n *api.NodeRecord) { n.GPUs[0].Slices = []api.GPUSlice{{ID: "MIG-a", Profile: "\x1b[2J"}} }, "profile of a slice"},
+		"a slice's memory":    {func(n *api.NodeRecord) { n.GPUs[0].Slices = []api.GPUSlice{{ID: "MIG-a", MemoryBytes: -1}} }, "the memory of slice \"MIG-a\" is"},
+		"a GPU's slices":      {func(n *api.NodeRecord) { n.GPUs[0].Slices = make([]api.GPUSlice, 1025) }, "1025 slices"},
 		"a GPU's problems":    {func(n *api.NodeRecord) { n.GPUs[0].Problems = make([]string, 65) }, "65 problems"},
 		"ports":               {func(n *api.NodeRecord) { n.Capacity.Ports = make([]api.NodePort, 65) }, "65 ports"},
 	} {

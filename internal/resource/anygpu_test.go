@@ -34,3 +34,17 @@ func TestTheMemoryOfAServerIsNoneOfItsProjects(t *testing.T) {
 		t.Errorf("a server takes %+v of its project's quota, want the GPU's memory alone", got)
 	}
 }
+
+// Quotas are checked before a slice is chosen: by its profile where the request names one, and else by the largest slice of the site.
+func TestSlicesTakeOfTheQuotaWhatTheirProfileSays(t *testing.T) {
+	slice := func(profile string, n int64) *api.Device {
+		return &api.Device{Class: api.ClassGPU, Profile: profile, Ways: map[string]api.DeviceWay{api.WayMIG: {Takes: map[string]int64{api.CounterSlices: n}}}}
+	}
+	parts := PartsOf(slices.Values([]*api.Device{slice("1g.10gb", 1), slice("3g.40gb", 3), slice("1g.10gb", 1)}))
+	for profile, want := range map[string]int64{"1g.10gb": 2, "3g.40gb": 6, "": 6, "7g.80gb": 0} {
+		g := &api.Group{Devices: []api.DeviceRequest{{Class: api.ClassGPU, Way: api.WayMIG, Count: 2, Profile: profile}}}
+		if got := OfMember(g, parts).Devices; got["gpu/slices"] != want || len(got) > 1 {
+			t.Errorf("two slices of profile %q take %v, want %d gpu/slices", profile, got, want)
+		}
+	}
+}

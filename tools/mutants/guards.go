@@ -72,7 +72,7 @@ func guards() []Mutant {
 		homeGuards, silentGuards, volumeGuards, volumeAttachGuards, blockGuards, metalGuards, layerGuards, conditionGuards, hcaGuards, monitorGuards, machineVolumeGuards, remoteDataGuards, warmGuards, bmcGuards, ioLimitGuards, backupGuards, importGuards,
 
 		consoleGuards, shapeGuards,
-		hostCheckGuards, gpuGuards, gpuServerGuards, gpuMachineGuards, gpuMeasureGuards, passthroughGuards,
+		hostCheckGuards, gpuGuards, gpuSliceGuards, gpuServerGuards, gpuMachineGuards, gpuMeasureGuards, passthroughGuards,
 		cliGuards,
 		diskspaceGuards,
 		wayoutGuards, energyGuards,

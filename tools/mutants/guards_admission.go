@@ -26,8 +26,8 @@ var admissionGuards = []Mutant{
 	{
 		Guard:   "a quota counts the most that any device of a class takes",
 		File:    "internal/resource/devices.go",
-		Find:    `all[key] = all[key].Max(named(d.Class, w.Takes))`,
-		Replace: `all[key] = named(d.Class, w.Takes)`,
+		Find:    `all[key] = all[key].Max(takes)`,
+		Replace: `all[key] = takes`,
 		Test:    "./internal/resource TestWhatAPartTakesIsTheMostOfAnyDeviceOfItsClass",
 	},
 	{

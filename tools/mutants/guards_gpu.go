@@ -54,16 +54,16 @@ var gpuGuards = []Mutant{
 	{
 		Guard:   "a GPU with a problem is offered to nobody",
 		File:    "internal/gpu/gpu.go",
-		Find:    "if len(g.Problems) > 0 {\n\t\t\tcontinue",
-		Replace: "if false {\n\t\t\tcontinue",
+		Find:    "if len(g.Problems) > 0 || g.MIG ==",
+		Replace: "if g.MIG ==",
 		Test:    "./internal/gpu TestAGPUThatCanNotBeUsedIsShownWithTheReasonAndOfferedToNobody",
 	},
 	{
 		Guard:   "a GPU in MIG mode is not handed out whole",
-		File:    "internal/gpu/smi.go",
-		Find:    "case g.MIG == \"enabled\":",
-		Replace: "case false:",
-		Test:    "./internal/gpu TestAGPUThatCanNotBeUsedIsShownWithTheReasonAndOfferedToNobody",
+		File:    "internal/gpu/gpu.go",
+		Find:    "if len(g.Problems) > 0 || g.MIG == \"enabled\" {",
+		Replace: "if len(g.Problems) > 0 {",
+		Test:    "./internal/gpu TestAGPUInMIGModeIsOfferedByItsSlices",
 	},
 	{
 		Guard:   "nodes of one machine do not offer the same GPU",

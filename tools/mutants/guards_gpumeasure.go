@@ -124,8 +124,8 @@ var gpuMeasureGuards = []Mutant{
 	{
 		Guard:   "what members do on a GPU is hidden from other projects",
 		File:    "internal/apiserver/inventory.go",
-		Find:    "if n := v.Node(a.Node); holder != \"\" && n != nil",
-		Replace: "if n := v.Node(a.Node); n != nil",
+		Find:    "if holder != \"\" && n != nil",
+		Replace: "if n != nil",
 		Test:    "./internal/apiserver TestWhoHoldsAGPUIsHiddenFromOtherProjects",
 	},
 	{

@@ -215,7 +215,7 @@ var gpuServerGuards = []Mutant{
 	{
 		Guard:   "a GPU that its operator's list does not name goes to nobody",
 		File:    "internal/gpu/kinds.go",
-		Find:    "delete(f.sources, g.ID)",
+		Find:    "f.withdraw(g)",
 		Replace: "_ = g.ID",
 		Test:    "./internal/gpu TestMembersGetOnlyGPUsOfTheOperatorsList",
 	},

@@ -40,8 +40,8 @@ var partGuards = []Mutant{
 	{
 		Guard:   "a device that is stored as held twice is noticed",
 		File:    "internal/placement/view.go",
-		Find:    "if err := v.devicesFree(&h.assignment); err != nil && v.inInventory",
-		Replace: "if err := v.devicesFree(&h.assignment); err != nil && false && v.inInventory",
+		Find:    "if err := v.devicesHeld(&h.assignment); err != nil && v.inInventory",
+		Replace: "if err := v.devicesHeld(&h.assignment); err != nil && false && v.inInventory",
 		Test:    "./internal/placement TestADeviceIsTakenUntilItsAssignmentIsClean",
 	},
 	{
