@@ -175,11 +175,17 @@ func (g *nvidiaGPU) sliceEdits(root string, s *nvidiaSlice, entries []*cdiDevice
 	case len(ownNodes(entry, entries, i)) == 0:
 		return nil, fmt.Errorf("CDI device %s has no device node that no other slice has, so nothing keeps other members from it; run nvidia-ctk cdi generate again", entry.name)
 	}
-	if err := s.checkCaps(root, g.minor, entry); err != nil {
-		return nil, err
+	of := *s
+	checked := func(edits source) source {
+		return func() (*Edits, error) { // the layout may have changed since it was read
+			if err := of.checkCaps(root, g.minor, entry); err != nil {
+				return nil, err
+			}
+			return edits()
+		}
 	}
 	if entry.problem == "" {
-		return entry.edits(root), nil
+		return checked(entry.edits(root)), nil
 	}
 	own := &specs.ContainerEdits{}
 	for _, n := range entry.own.DeviceNodes {
@@ -190,7 +196,7 @@ func (g *nvidiaGPU) sliceEdits(root string, s *nvidiaSlice, entries []*cdiDevice
 	if why := whyNotCDI(own); why != "" {
 		return nil, errors.New(why)
 	}
-	return func() (*Edits, error) {
+	return checked(func() (*Edits, error) {
 		nodes, err := convert(root, own)
 		if err != nil {
 			return nil, err
@@ -200,7 +206,7 @@ func (g *nvidiaGPU) sliceEdits(root string, s *nvidiaSlice, entries []*cdiDevice
 			return nil, err
 		}
 		return nodes, nodes.add(driver)
-	}, nil
+	}), nil
 }
 
 // ownNodes are the device nodes of a slice that no other slice of its GPU has.

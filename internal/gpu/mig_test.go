@@ -200,6 +200,7 @@ func TestNoSliceOfAGPUIsOfferedWhoseLayoutCanNotBeRead(t *testing.T) {
 		"no slices":            {"-q", testdata(t, "mig.xml")[strings.Index(testdata(t, "mig.xml"), "<mig_devices>"):strings.Index(testdata(t, "mig.xml"), "</mig_devices>")], "<mig_devices>None", "it is in MIG mode and has no slices; make some by nvidia-smi mig -i 0000:3b:00.0 -cgi"},
 		"one that -L lacks":    {"-L", "  MIG 1g.10gb     Device  2", "  Mig 1g.10gb     Device  2", "nvidia-smi -q lists a slice of it that nvidia-smi -L lacks"},
 		"one that -q lacks":    {"-L", "  MIG 1g.10gb     Device  2", "  MIG 1g.10gb     Device  3", "nvidia-smi -L and nvidia-smi -q list different slices of it"},
+		"two with one number":  {"-L", "  MIG 1g.10gb     Device  2", "  MIG 1g.10gb     Device  1: (UUID: MIG-0b0f6a51-6a53-5d2c-8b1f-0000000000a3)\n  MIG 1g.10gb     Device  2", "list different slices of it"},
 		"one UUID for two":     {"-L", "a2)", "a1)", "lists its slice 2 with the profile \"1g.10gb\" and the UUID \"" + small + "\", which can't be used"},
 		"a broken UUID":        {"-L", alsoSmall, "MIG-../../etc", "which can't be used"},
 		"a broken profile":     {"-L", "MIG 1g.10gb     Device  2", "MIG 1g.10gb;reboot     Device  2", "which can't be used"},
@@ -280,6 +281,26 @@ func TestSlicesGoWithTheirGPU(t *testing.T) {
 		}
 		if _, err := node.Edits(t.Context(), []api.DeviceClaim{{Class: "gpu", Device: small}}); (err == nil) != strings.Contains(c.want, small) {
 			t.Errorf("%s: a container gets a slice: %v", name, err)
+		}
+	}
+}
+
+// An agent looks once in a minute, and operators may destroy a slice between that and a member's start.
+func TestASliceThatIsDestroyedBeforeAMemberStartsIsNotGivenToIt(t *testing.T) {
+	for name, file := range map[string]string{
+		"by the driver's own": testdata(t, "mig-cdi.yaml"), "by the file alone": testdata(t, "mig-cdi.yaml")[:strings.Index(testdata(t, "mig-cdi.yaml"), "containerEdits:\n  env")],
+	} {
+		root := dividedMachine(t, file)
+		node := gpu.New(gpu.Config{Root: root, Run: divided(t).run})
+		claims := []api.DeviceClaim{{Class: "gpu", Device: small, Way: "mig", Parent: first}}
+		if _, err := node.Edits(t.Context(), claims); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.RemoveAll(filepath.Join(root, "proc/driver/nvidia/capabilities/gpu0/mig/gi9")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := node.Edits(t.Context(), claims); err == nil || !strings.Contains(err.Error(), "its capabilities can't be read") {
+			t.Errorf("%s: a member gets it: %v", name, err)
 		}
 	}
 }
