@@ -56,6 +56,8 @@ type Assignment struct {
 	HCAs []HCAClaim `json:"hcas,omitempty"`
 	// Volumes are those that it has attached, by their paths; one at /home is its home.
 	Volumes []VolumeClaim `json:"volumes,omitempty"`
+	// Data are the ways of the datasets for which its group leaves them open (DatasetAuto), as they were decided with its place.
+	Data []DataClaim `json:"data,omitempty"`
 	// VolumesNumber counts the changes of Volumes since the assignment was made.
 	VolumesNumber int64 `json:"volumes_number,omitempty"`
 
@@ -121,6 +123,8 @@ type ClusterIntent struct {
 	Reboot *RebootIntent `json:"reboot,omitempty"`
 	// ResizedAt is when the size of members was last changed: the age of what growing members ask for.
 	ResizedAt *time.Time `json:"resized_at,omitempty"`
+	// Data are the ways of the datasets for which its group leaves them open (DatasetAuto), as they were decided with its place.
+	Data []DataClaim `json:"data,omitempty"`
 	// VolumesNumber counts the changes of its volumes. Detaching are the volumes that its members are to let go of. They are in use until the record
 	// names them in Detached, with the same number.
 	VolumesNumber int64          `json:"volumes_number,omitempty"`

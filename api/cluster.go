@@ -73,8 +73,10 @@ type Group struct {
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
 	// Datasets are datasets of the cluster's project that members read; at most 8. NAME is a copy on the member's node, read-only, at /datasets/NAME.
 	// NAME:stream, NAME:cached and NAME:preloaded are read by URL (DatasetURLs): from the sources, or through a cache on the member's node, which has all of
-	// it before the member starts if it is preloaded.
+	// it before the member starts if it is preloaded. NAME:auto leaves the way to placement, and NAME:auto:0.2 says that a member reads a fifth of it.
 	Datasets []string `json:"datasets,omitempty"`
+	// Reads is the fraction of each dataset with an open way (NAME:auto) that a member reads, where the dataset itself has none. It is stored among Datasets.
+	Reads float64 `json:"reads,omitempty"`
 	// Devices are what each member gets of nodes' devices.
 	Devices []DeviceRequest `json:"devices,omitempty"`
 	// Checks are run in every member; one that fails makes the member unhealthy, and it is replaced.
@@ -173,6 +175,7 @@ type ClusterRequest struct {
 	// LocalDisks are as in Group.
 	LocalDisks []DiskRequest `json:"local_disks,omitempty"`
 	Datasets   []string      `json:"datasets,omitempty"`
+	Reads      float64       `json:"reads,omitempty"`
 	Checks     []Check       `json:"checks,omitempty"`
 }
 
@@ -378,6 +381,8 @@ type MemberStatus struct {
 	Oversubscribed bool  `json:"oversubscribed"`
 	// Devices are what it holds of nodes' devices, which need not be its own node's.
 	Devices []MemberDevice `json:"devices,omitempty"`
+	// Data are the ways of the datasets for which its group leaves them open.
+	Data []DataClaim `json:"data,omitempty"`
 	// Attempt counts its replacements in a row, 0 for none.
 	Attempt int `json:"attempt,omitempty"`
 	// Resizing is set while it does not have the size of its group; CPUs and MemoryBytes are those that it has.

@@ -145,9 +145,11 @@ type DatasetStatus struct {
 	// Clusters are those whose groups ask for it. Clusters that the token may not see are not among them.
 	Clusters []string `json:"clusters"`
 	// Errors sum up how long nodes were predicted to fetch it, and how long they did.
-	Errors    []DataErrors `json:"errors,omitempty"`
-	Checks    int64        `json:"checks"`
-	CreatedAt time.Time    `json:"created_at"`
+	Errors []DataErrors `json:"errors,omitempty"`
+	// Reads is the fraction that members read; nil: nobody has read it through a cache.
+	Reads     *DataReads `json:"reads,omitempty"`
+	Checks    int64      `json:"checks"`
+	CreatedAt time.Time  `json:"created_at"`
 }
 
 // DatasetsOf returns the names of the datasets that groups ask for, each once, in the order in which they are first named.
@@ -174,6 +176,9 @@ type DataPlace struct {
 	OfBytes   int64
 	// Seconds are what it is predicted to take until members on a node have all of them, by name; nil: of no node that does not have them is that known.
 	Seconds map[string]float64
+	// Decide returns the ways of the datasets for which the group leaves them open, for members on a node: here of them there, of all that read at once. nil:
+	// there are no such datasets. It reads what this place was made of, and nothing else.
+	Decide func(node string, here, all int) []DataClaim
 }
 
 // DataHeld tells what a node has of the datasets of a group, and which members of the group are there.

@@ -101,8 +101,12 @@ type Explanation struct {
 	Caches []DatasetCache `json:"caches,omitempty"`
 	// DataChoices are the ways in which nodes could have the datasets of groups, with what each is predicted to take: nodes with members of the group,
 	// and the quickest of the others. DataOutcomes are what came of the predictions about nodes with members.
-	DataChoices  []DataChoice  `json:"data_choices,omitempty"`
-	DataOutcomes []DataOutcome `json:"data_outcomes,omitempty"`
+	DataChoices []DataChoice `json:"data_choices,omitempty"`
+	// DataDecisions are what was decided of datasets whose ways groups leave open, with all that there was to choose from when members got their places.
+	DataDecisions []DataChoice `json:"data_decisions,omitempty"`
+	// DataReads are the fractions of datasets that members were seen to read, by the name of the dataset.
+	DataReads    map[string]DataReads `json:"data_reads,omitempty"`
+	DataOutcomes []DataOutcome        `json:"data_outcomes,omitempty"`
 	// GPUs are the remote GPUs of members, with why each was chosen.
 	GPUs []DeviceUse `json:"gpus,omitempty"`
 	// Message is the whole of it in a few sentences for people.

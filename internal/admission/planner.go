@@ -255,7 +255,7 @@ func (p *planner) takeSpare(a *ask, ok func(*api.Assignment) bool) bool {
 		Group: g.Name, Member: found.Member, Rank: found.Rank, Node: found.Node, Slots: found.Slots, CPUs: found.CPUs,
 		NUMANodes: found.NUMANodes, Memory: found.Memory, ReserveBytes: found.ReserveBytes, DiskBytes: found.DiskBytes, RAMBoot: found.RAMBoot, Oversubscribed: found.Oversubscribed,
 		SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
-		Environment: g.Environment, Whole: found.Whole, Ports: p.in.Free.Ports(found),
+		Environment: g.Environment, Whole: found.Whole, Ports: p.in.Free.Ports(found), Data: found.Data,
 	}}
 	return true
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/agentstream"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/gpu"
@@ -73,6 +74,8 @@ type Config struct {
 	// Caches keeps the node's caches of datasets; nil: it has none. CachesChanged signals a change of their states.
 	Caches        Caches
 	CachesChanged <-chan struct{}
+	// CacheRoom are the bounds of Caches; nil: they are not known, and nothing is placed for the sake of a cache here.
+	CacheRoom *dataset.CacheRoom
 	// Conditions allows members to have network conditions, for which this process forwards their packets.
 	Conditions bool
 	// PeerURL is the URL at which other nodes find the images held here; empty: they are not served.
@@ -169,6 +172,7 @@ type Agent struct {
 	term     int64
 	desired  *agentstream.Desired
 	members  map[string]*memberState
+	readings readings
 	networks networks
 	names    names
 	outbox   outbox
@@ -203,7 +207,7 @@ func Run(ctx context.Context, cfg Config) error {
 		cfg: cfg, id: uuid.NewString(), term: term, drivers: map[api.Stack]driver.Driver{},
 		events: make(chan func(), 64), slots: make(chan struct{}, 4*runtime.NumCPU()),
 		carries: make(chan struct{}, maxCarries), networkChecks: make(chan struct{}, maxNetworkChecks),
-		members: map[string]*memberState{}, outbox: outbox{changed: make(chan struct{}, 1)},
+		members: map[string]*memberState{}, readings: readings{}, outbox: outbox{changed: make(chan struct{}, 1)},
 		builds: map[string]*buildState{}, volumes: volumes{states: map[string]*volumeState{}}, sharings: sharings{states: map[string]*sharingState{}}, opening: newOpening(),
 		wake: time.NewTimer(time.Hour), stored: map[string]storedLog{},
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
@@ -63,6 +64,9 @@ type door struct {
 	cancel   context.CancelFunc
 	passing  sync.WaitGroup
 	slots    chan struct{}
+	// meter counts what is read through it. counted is called when a connection has ended, and so has its count.
+	meter   *meter
+	counted func(context.Context)
 }
 
 // openDoors opens the doors of a member that runs, and closes those of one that does not. One that is paused keeps what it has.
@@ -104,7 +108,7 @@ func (a *Agent) openDoor(ctx context.Context, m *memberState, claim dataset.Clai
 	ctx, cancel := context.WithCancel(ctx)
 	d := &door{listener: listener, cancel: cancel, slots: make(chan struct{}, mostThroughDoor), dial: func(ctx context.Context) (net.Conn, error) {
 		return a.cfg.Caches.Dial(ctx, claim.UID)
-	}}
+	}, meter: a.readings.of(claim.UID, m.id), counted: func(ctx context.Context) { a.post(ctx, func() {}) }}
 	d.passing.Go(func() { d.serve(ctx) })
 	return d, nil
 }
@@ -138,21 +142,30 @@ func (d *door) pass(ctx context.Context, inside net.Conn) {
 	defer func() { _ = cache.Close() }()
 	stop := context.AfterFunc(ctx, func() { _, _ = inside.Close(), cache.Close() })
 	defer stop()
+	d.meter.opened()
 	var back sync.WaitGroup
-	back.Go(func() { carry(inside, cache) })
-	carry(cache, inside)
+	var bytes int64
+	var waited waits
+	back.Go(func() { bytes = carry(inside, cache) })
+	carryRequests(cache, inside, &waited)
 	back.Wait()
+	now := time.Now()
+	waited.answered(lastReceived(cache, now))
+	d.meter.ended(bytes, &waited, now)
+	d.counted(ctx)
 }
 
-// carry copies until the source ends, and says so to the destination. What went wrong ends both.
-func carry(to, from net.Conn) {
-	if _, err := io.Copy(to, from); err != nil {
+// carry copies until the source ends, and says so to the destination. What went wrong ends both. It returns how much came.
+func carry(to, from net.Conn) (bytes int64) {
+	bytes, err := io.Copy(to, from)
+	if err != nil {
 		_, _ = to.Close(), from.Close()
-		return
+		return bytes
 	}
 	if half, ok := to.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
+	return bytes
 }
 
 // close ends the door and all that comes through it.
@@ -166,7 +179,9 @@ func (a *Agent) observedCaches() []dataset.CacheState {
 	if a.cfg.Caches == nil {
 		return nil
 	}
-	return a.cfg.Caches.States()
+	states := a.cfg.Caches.States()
+	a.readings.add(states)
+	return states
 }
 
 // cacheTrouble is what is wrong with the caches that a member reads through, in words; "" for nothing.

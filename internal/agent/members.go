@@ -430,7 +430,7 @@ func (a *Agent) report() {
 	}
 	o.Volumes, o.PurgedVolumes = a.observedVolumes()
 	o.Sharings = a.observedSharings()
-	o.Datasets, o.Caches, o.DataPaths = a.observedDatasets(), a.observedCaches(), a.observedPaths()
+	o.Datasets, o.Caches, o.DataPaths, o.CacheRoom = a.observedDatasets(), a.observedCaches(), a.observedPaths(), a.cfg.CacheRoom
 	for _, id := range slices.Sorted(maps.Keys(a.members)) {
 		m := a.members[id]
 		if m.gone() {

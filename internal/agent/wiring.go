@@ -122,7 +122,8 @@ func openCaches(cfg *Config, opts config.Agent) error {
 	if err != nil {
 		return err
 	}
-	cfg.Caches, cfg.CachesChanged = store, changed
+	room := store.Room()
+	cfg.Caches, cfg.CachesChanged, cfg.CacheRoom = store, changed, &room
 	return nil
 }
 

@@ -206,7 +206,7 @@ func (c *ClientConn) Send(m Up) error {
 // SendObserved sends what of an observation differs from the one sent before, in pieces, and calls between after each, unless it is nil.
 // The observation must not change afterwards. Only one goroutine may send observations.
 func (c *ClientConn) SendObserved(o *Observed, between func() error) error {
-	head := observedHead{Term: o.Term, PeerURL: o.PeerURL, PowerOffProblem: o.PowerOffProblem, DataPaths: o.DataPaths}
+	head := observedHead{Term: o.Term, PeerURL: o.PeerURL, PowerOffProblem: o.PowerOffProblem, DataPaths: o.DataPaths, CacheRoom: o.CacheRoom}
 	return c.observed.send(*o, head, func(p piece) error {
 		return interleave(c.send(Up{Piece: &p}), between)
 	})

@@ -327,6 +327,8 @@ type Observed struct {
 	Datasets []dataset.State
 	// Caches are the datasets that the node reads, or has read, through its cache.
 	Caches []dataset.CacheState
+	// CacheRoom are the bounds of its caches; nil: it keeps none.
+	CacheRoom *dataset.CacheRoom
 	// DataPaths are what the node has seen last of the ways of data to it.
 	DataPaths []dataset.Passage
 	// PeerURL is where this node serves the images and datasets it holds to other nodes; empty when it does not.

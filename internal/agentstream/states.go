@@ -234,7 +234,8 @@ type observedHead struct {
 	PeerURL         string `json:"peer_url,omitempty"`
 	PowerOffProblem string `json:"power_off_problem,omitempty"`
 
-	DataPaths []dataset.Passage `json:"data_paths,omitempty"`
+	DataPaths []dataset.Passage  `json:"data_paths,omitempty"`
+	CacheRoom *dataset.CacheRoom `json:"cache_room,omitempty"`
 }
 
 func observedLists() []list[Observed] {
@@ -262,5 +263,6 @@ func observedWhole(o Observed, rawHead json.RawMessage) (*Observed, error) {
 		return nil, fmt.Errorf("the head of an observation: %w", err)
 	}
 	o.Term, o.PeerURL, o.PowerOffProblem, o.DataPaths = head.Term, head.PeerURL, head.PowerOffProblem, head.DataPaths
+	o.CacheRoom = head.CacheRoom
 	return &o, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
+	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	"github.com/nearmetal/nearmetal/internal/dataset/plan"
 	"github.com/nearmetal/nearmetal/internal/manifest"
 	"github.com/nearmetal/nearmetal/internal/state"
@@ -112,7 +113,7 @@ func (s *Server) joinDataset(p tenancy.Principal, view *state.View, d *api.Datas
 		out.SizeBytes += f.SizeBytes
 	}
 	if outcomes := view.OutcomesOf(d.UID); outcomes != nil {
-		out.Errors = outcomes.Errors
+		out.Errors, out.Reads = outcomes.Errors, paths.ReadsOf(outcomes, s.cfg.Now())
 	}
 	replicas := map[string]*api.DatasetReplica{}
 	at := func(node string) *api.DatasetReplica {
@@ -187,7 +188,10 @@ func nodesWithDataset(c *state.Cluster, own string) []string {
 	var nodes []string
 	for a := range c.All() {
 		for _, g := range c.Intent.Spec.Groups {
-			if g.Name == a.Group && slices.Contains(g.CopiedDatasets(), own) {
+			if g.Name != a.Group {
+				continue
+			}
+			if use, _, asked := g.UseOf(own); asked && use.For(a).Way == api.DatasetCopy {
 				nodes = append(nodes, a.Node)
 			}
 		}

@@ -224,7 +224,7 @@ func newMember(record *api.ClusterRecord, a *api.Assignment) api.MemberStatus {
 	has := a.Has()
 	m := api.MemberStatus{
 		Name: a.Member, Group: a.Group, Rank: a.Rank, Node: a.Node, CPUs: has.CPUs, MemoryBytes: int64(has.Shape().Memory),
-		Oversubscribed: a.Oversubscribed, Attempt: a.Attempt,
+		Oversubscribed: a.Oversubscribed, Attempt: a.Attempt, Data: a.Data,
 	}
 	if a.Address().IsValid() {
 		m.Address = a.Address().String()

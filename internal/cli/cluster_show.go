@@ -111,6 +111,7 @@ func (a *app) printCluster(w io.Writer, cl api.Cluster) {
 		members.row(columns(devicesText(m), networksText(m), rank, m.Name, m.Node, m.Address, ranges(m.CPUs), string(m.Phase), m.Message)...)
 	}
 	members.flush()
+	printDataClaims(w, st.Members)
 	var gpus []api.DeviceUse
 	for _, m := range st.Members {
 		for _, d := range m.Devices {

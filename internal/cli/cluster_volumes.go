@@ -20,7 +20,7 @@ type storageFlags struct {
 func (f *storageFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.home, "home", "", "home of its members: cluster, a directory that is deleted with it; SIZE or cluster:SIZE, a volume of this size that is deleted with it; user or user:SIZE, your persistent home in the project, made with this size if it does not exist (10GiB by default); or none, a private directory of each member (default: cluster)")
 	cmd.Flags().StringArrayVar(&f.volumes, "volume", nil, "volume of the project that its members have attached, NAME[:PATH][:ro]: at /volumes/NAME or PATH, and read-only with ro; may be repeated")
-	cmd.Flags().StringArrayVar(&f.datasets, "dataset", nil, "dataset of the project that its members read: NAME, a copy at /datasets/NAME; NAME:stream, its sources by URL; NAME:cached, URLs of a cache on the member's node; or NAME:preloaded, the same with all of it in the cache before the member starts; URLs are in /etc/nearmetal/datasets/NAME.urls; may be repeated")
+	cmd.Flags().StringArrayVar(&f.datasets, "dataset", nil, "dataset of the project that its members read: NAME, a copy at /datasets/NAME; NAME:stream, its sources by URL; NAME:cached, URLs of a cache on the member's node; NAME:preloaded, the same with all of it in the cache before the member starts; or NAME:auto[:FRACTION], the quickest of copy, stream and cached for a member that reads that fraction, such as 0.2 (learned by default); URLs are in /etc/nearmetal/datasets/NAME.urls; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("home", cobra.FixedCompletions([]string{api.HomeOfCluster, api.HomeOfUser, api.HomeNone}, cobra.ShellCompDirectiveNoFileComp))
 }
 

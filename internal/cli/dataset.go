@@ -132,6 +132,9 @@ func (a *app) printDataset(w io.Writer, d *api.DatasetStatus) {
 		_, _ = io.WriteString(w, "\n")
 		printCaches(w, d.Caches)
 	}
+	if d.Reads != nil {
+		printDataReads(w, map[string]api.DataReads{d.Name: *d.Reads}, a.age)
+	}
 	printDataErrors(w, d.Errors)
 }
 

@@ -47,7 +47,9 @@ waited for the answers, as the server counts. 'nearmetal measure gpu --member' m
 				fmt.Fprintln(w)
 				printCaches(w, ex.Caches)
 			}
+			printDataDecisions(w, ex.DataDecisions)
 			printDataChoices(w, ex.DataChoices)
+			printDataReads(w, ex.DataReads, a.age)
 			printDataOutcomes(w, ex.DataOutcomes)
 			printGPUChoices(w, ex.GPUs)
 		})

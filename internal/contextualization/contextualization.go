@@ -70,7 +70,7 @@ type Cluster struct {
 	Slurm *Slurm
 	// UserData is what groups give cloud-init in their members, by group.
 	UserData map[string]string
-	// DatasetURLs are the URLs of the datasets that members read by URL, by group and dataset.
+	// DatasetURLs are the URLs of the datasets that members read by URL, by assignment and dataset.
 	DatasetURLs map[string]map[string][]string
 	// Neighbours are members of other clusters on networks that this one joined.
 	Neighbours []Neighbour

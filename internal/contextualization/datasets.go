@@ -11,7 +11,7 @@ import (
 // datasetFiles list the URLs of the datasets that a member reads by URL, one in each line, as programs that read lists of files take them.
 func (r *Renderer) datasetFiles(m *api.Assignment) []driver.File {
 	var files []driver.File
-	for name, urls := range r.cluster.DatasetURLs[m.Group] {
+	for name, urls := range r.cluster.DatasetURLs[m.ID] {
 		files = append(files, public(path.Join(api.DatasetURLs, name+".urls"), strings.Join(urls, "\n")+"\n"))
 	}
 	return files

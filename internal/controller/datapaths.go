@@ -188,6 +188,7 @@ func (b *dataBook) outcomes(view *state.View, nodes []plan.Node, now time.Time) 
 	}
 	changed := map[string]api.DataOutcomes{}
 	for i := range nodes {
+		b.readings(view, byUID, &nodes[i], now, changed)
 		for k := range nodes[i].States {
 			s := &nodes[i].States[k]
 			d, key := byUID[s.UID], replicaKey{nodes[i].Name, s.UID}
@@ -195,12 +196,7 @@ func (b *dataBook) outcomes(view *state.View, nodes []plan.Node, now time.Time) 
 			case d == nil:
 			case s.Whole:
 				if one, ok := b.outcome(view, d, key, s, known, holders); ok {
-					all, begun := changed[d.UID]
-					if had := view.OutcomesOf(d.UID); !begun && had != nil {
-						all = *had
-					}
-					all.UID = d.UID
-					changed[d.UID] = paths.Add(all, one)
+					changed[d.UID] = paths.Add(outcomesOf(view, changed, d.UID), one)
 				}
 				delete(b.promises, key)
 			case s.HeldBytes == 0: // it has not begun
@@ -235,7 +231,7 @@ func (b *dataBook) outcome(view *state.View, d *api.Dataset, key replicaKey, s *
 	b.told[key] = f.At
 	came := f.SourceBytes + f.PeerBytes
 	if had := view.OutcomesOf(d.UID); float64(came) < mostOfIt*float64(s.HeldBytes) || had != nil && slices.ContainsFunc(had.Newest, func(o api.DataOutcome) bool {
-		return o.Node == key.node && !o.At.Before(f.At.UTC())
+		return o.Member == "" && o.Node == key.node && !o.At.Before(f.At.UTC())
 	}) {
 		return api.DataOutcome{}, false
 	}

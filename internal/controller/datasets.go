@@ -2,6 +2,7 @@ package controller
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -24,7 +25,7 @@ func datasetsOf(view *state.View, c *state.Cluster, a *api.Assignment) []dataset
 			continue
 		}
 		for i, text := range g.Datasets {
-			use := api.ParseDatasetUse(text)
+			use := api.ParseDatasetUse(text).For(a)
 			d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
 			if d == nil {
 				continue
@@ -42,21 +43,38 @@ func datasetsOf(view *state.View, c *state.Cluster, a *api.Assignment) []dataset
 	return claims
 }
 
-// datasetURLsOf are the URLs of the datasets that members read by URL, by group and dataset.
-func datasetURLsOf(view *state.View, c *state.Cluster) map[string]map[string][]string {
-	all := map[string]map[string][]string{}
-	for _, g := range c.Intent.Spec.Groups {
-		for i, text := range g.Datasets {
-			use := api.ParseDatasetUse(text)
-			d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
-			if d == nil || dataset.Unfit(d.Files, len(d.Sealed) > 0, use.Way) != "" {
+// datasetURLsOf are the URLs of the datasets that members read by URL, by assignment and dataset.
+func datasetURLsOf(view *state.View, c *state.Cluster, held []api.Assignment) map[string]map[string][]string {
+	type way struct {
+		text string
+		way  api.DatasetWay
+	}
+	all, made := map[string]map[string][]string{}, map[way][]string{} // members share their lists
+	for i := range held {
+		a := &held[i]
+		for _, g := range c.Intent.Spec.Groups {
+			if g.Name != a.Group {
 				continue
 			}
-			if urls := dataset.URLs(d.Files, use, i); urls != nil {
-				if all[g.Name] == nil {
-					all[g.Name] = map[string][]string{}
+			for at, text := range g.Datasets {
+				use := api.ParseDatasetUse(text).For(a)
+				d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
+				if d == nil || dataset.Unfit(d.Files, len(d.Sealed) > 0, use.Way) != "" {
+					continue
 				}
-				all[g.Name][use.Name] = urls
+				key := way{fmt.Sprint(g.Name, " ", at), use.Way}
+				urls, known := made[key]
+				if !known {
+					urls = dataset.URLs(d.Files, use, at)
+					made[key] = urls
+				}
+				if urls == nil {
+					continue
+				}
+				if all[a.ID] == nil {
+					all[a.ID] = map[string][]string{}
+				}
+				all[a.ID][use.Name] = urls
 			}
 		}
 	}
@@ -66,7 +84,8 @@ func datasetURLsOf(view *state.View, c *state.Cluster) map[string]map[string][]s
 // updateDatasets tells nodes what to do about datasets, by what is stored and by what nodes say they have.
 func (d *desiredStates) updateDatasets(view *state.View, dirty map[string]bool) {
 	reported := d.agents.Datasets()
-	if len(view.Datasets) == 0 && len(reported) == 0 && len(d.datasets)+len(d.caches) == 0 {
+	something := func(n plan.Node) bool { return len(n.States)+len(n.Caches) > 0 }
+	if len(view.Datasets) == 0 && !slices.ContainsFunc(reported, something) && len(d.datasets)+len(d.caches) == 0 {
 		return
 	}
 	known, caches := d.knownDatasets(view)

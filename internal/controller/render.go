@@ -487,6 +487,6 @@ func (d *desiredStates) renderer(view *state.View, c *state.Cluster, held, serve
 	return contextualization.New(contextualization.Cluster{
 		Name: c.Name(), Authority: by.ssh, Certificates: by.certificates, Now: d.now, Network: *own, Members: held, User: JobUser, Nameservers: d.nameservers,
 		Joined: joinedBy(view, c), UserData: userDataOf(c.Intent.Spec), Neighbours: neighboursOf(view, c), Records: recordsOf(view, c),
-		Slurm: slurmOf(view, c, held, by.mungeKey), GPUServers: servers, DatasetURLs: datasetURLsOf(view, c),
+		Slurm: slurmOf(view, c, held, by.mungeKey), GPUServers: servers, DatasetURLs: datasetURLsOf(view, c, held),
 	})
 }

@@ -5,6 +5,8 @@
 package dataset
 
 import (
+	"time"
+
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/image"
 )
@@ -71,6 +73,29 @@ type State struct {
 	Fetched *Fetched `json:"fetched,omitempty"`
 	// Contents are the files of a whole dataset that may go to other nodes.
 	Contents []Content `json:"contents,omitempty"`
+}
+
+// CacheRoom are the bounds of a node's caches.
+type CacheRoom struct {
+	// Bytes are for all of them together.
+	Bytes int64 `json:"bytes"`
+	// BlockBytes is what is fetched at once, and Prefetch how many blocks ahead of readers.
+	BlockBytes int64 `json:"block_bytes"`
+	Prefetch   int   `json:"prefetch,omitempty"`
+}
+
+// Reading is what a member has read through the cache of its node since its agent started.
+type Reading struct {
+	// Member is its assignment ID.
+	Member string `json:"member"`
+	// Bytes were sent to it by connections that have ended. Open are those that have not.
+	Bytes int64 `json:"bytes"`
+	Open  int   `json:"open,omitempty"`
+	// Waits is how often it asked for something and waited for the answer, and WaitedSeconds how long in all, added up over its connections.
+	Waits         int64   `json:"waits,omitempty"`
+	WaitedSeconds float64 `json:"waited_seconds,omitempty"`
+	// At is when the last of its connections ended, by the clock of the node.
+	At time.Time `json:"at"`
 }
 
 // Claim is a dataset that a member has.

@@ -3,6 +3,7 @@ package dataset
 import (
 	"fmt"
 	"net/url"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -90,18 +91,25 @@ func OriginOf(files []api.DatasetFile) (origin Origin, why string) {
 	return Origin{}, "its files are at several servers, of which none has all, and a cache reads from one; make a dataset for each server, or ask for a copy instead"
 }
 
-// URLs are where members of a group read the files of a dataset: the sources, or the cache on their node at a port of their loopback. nil: they have a copy.
+// URLs are where members of a group read the files of a dataset: the sources, or the cache on their node at a port of their loopback. nil: they have a copy,
+// and asked for one. Where the way was left open, a copy is listed by its paths: programs read the list, and need not know the way.
 func URLs(files []api.DatasetFile, use api.DatasetUse, at int) []string {
 	var urls []string
 	switch use.Way {
+	case api.DatasetCopy:
+		if use.Open {
+			for _, f := range files {
+				urls = append(urls, path.Join(api.DatasetsPath, use.Name, f.Path))
+			}
+		}
 	case api.DatasetStream:
 		for _, f := range files {
 			urls = append(urls, f.URLs[0])
 		}
 	case api.DatasetCached, api.DatasetPreloaded:
 		origin, _ := OriginOf(files)
-		for _, path := range origin.Paths {
-			urls = append(urls, fmt.Sprintf("root://127.0.0.1:%d/%s", api.FirstCachePort+at, path))
+		for _, there := range origin.Paths {
+			urls = append(urls, fmt.Sprintf("root://127.0.0.1:%d/%s", api.FirstCachePort+at, there))
 		}
 	}
 	return urls
@@ -129,6 +137,8 @@ type CacheState struct {
 	SizeBytes int64 `json:"size_bytes"`
 	HeldBytes int64 `json:"held_bytes"`
 	CacheFigures
+	// Readings are what members have read through it.
+	Readings []Reading `json:"readings,omitempty"`
 }
 
 // Shown is the state as users see it.

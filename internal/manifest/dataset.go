@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -74,7 +75,7 @@ func CheckDatasetNodes(req api.DatasetNodes, src *Source) error {
 }
 
 // datasetWays are the ways to read a dataset.
-var datasetWays = []api.DatasetWay{api.DatasetCopy, api.DatasetStream, api.DatasetCached, api.DatasetPreloaded}
+var datasetWays = []api.DatasetWay{api.DatasetCopy, api.DatasetStream, api.DatasetCached, api.DatasetPreloaded, api.DatasetAuto}
 
 // datasets checks the datasets that members of a group have.
 func (n *normalizer) datasets(path string, g api.Group) []string {
@@ -97,9 +98,32 @@ func (n *normalizer) datasets(path string, g api.Group) []string {
 			n.add(at, text, "%q is also %s[%d]; name every dataset once", use.Name, path, j)
 		}
 		if !slices.Contains(datasetWays, use.Way) {
-			n.add(at, text, "%q is no way to read a dataset; write %[2]s for a copy on the member's node, %[2]s:stream for its sources, %[2]s:cached for a cache on the member's node, or %[2]s:preloaded to have all of it in there first", use.Way, use.Name)
+			n.add(at, text, "%q is no way to read a dataset; write %[2]s for a copy on the member's node, %[2]s:stream for its sources, %[2]s:cached for a cache on the member's node, %[2]s:preloaded to have all of it in there first, %[2]s:auto for the quickest of copy, stream and cached, or %[2]s:auto:0.2 for that where a member reads a fifth of it", use.Way, use.Name)
 		}
 		uses[i] = use.String()
+	}
+	return uses
+}
+
+// reads gives the datasets of a group whose ways are left open the fraction that its members read, where they have none themselves.
+func (n *normalizer) reads(path string, g api.Group) []string {
+	if g.Reads == 0 && !n.src.Has(path) {
+		return g.Datasets
+	}
+	given := strconv.FormatFloat(g.Reads, 'g', -1, 64)
+	if !(g.Reads > 0 && g.Reads <= 1) { // NaN is neither
+		n.add(path, given, "must be above 0 and at most 1: the fraction of each dataset that a member reads; omit it to have it learned")
+		return g.Datasets
+	}
+	used, uses := false, slices.Clone(g.Datasets)
+	for i, text := range g.Datasets {
+		if use := api.ParseDatasetUse(text); use.Way == api.DatasetAuto {
+			use.Reads, used = cmp.Or(use.Reads, g.Reads), true
+			uses[i] = use.String()
+		}
+	}
+	if !used {
+		n.add(path, given, "is for datasets whose way is left open; write NAME:auto for one of them, or omit reads")
 	}
 	return uses
 }

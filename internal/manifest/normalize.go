@@ -110,7 +110,7 @@ func shortForm(req api.ClusterRequest) api.Group {
 		Name: req.Name, Size: req.Size, ShapeName: req.ShapeName, Shape: api.Shape{Cores: req.Cores, Memory: req.Memory, Disk: req.Disk},
 		Stack: req.Stack, Environment: req.Environment, NodeSelector: req.NodeSelector, Spares: req.Spares, Interface: req.Interface, Adapter: req.Adapter, Standby: req.Standby, Networks: req.Networks,
 		ShareMemory: req.ShareMemory, Display: req.Display, CPUModel: req.CPUModel, HugePages: req.HugePages, UserData: req.UserData, Checks: req.Checks,
-		Interconnect: req.Interconnect, GPU: req.GPU, LocalDisks: req.LocalDisks, Datasets: req.Datasets,
+		Interconnect: req.Interconnect, GPU: req.GPU, LocalDisks: req.LocalDisks, Datasets: req.Datasets, Reads: req.Reads,
 	}
 }
 
@@ -132,9 +132,9 @@ func (n *normalizer) bothForms(req api.ClusterRequest) {
 		"environment": req.Environment != "", "node_selector": len(req.NodeSelector) > 0, "spares": req.Spares != 0,
 		"interface": req.Interface != "", "adapter": req.Adapter != (api.DeviceChoice{}), "standby": req.Standby, "networks": len(req.Networks) > 0, "share_memory": req.ShareMemory != nil, "display": req.Display, "cpu_model": req.CPUModel != "", "checks": len(req.Checks) > 0,
 		"disk": req.Disk != 0, "huge_pages": req.HugePages != 0, "user_data": req.UserData != "",
-		"interconnect": req.Interconnect != (api.Interconnect{}), "gpu": req.GPU != "", "local_disks": len(req.LocalDisks) > 0, "datasets": len(req.Datasets) > 0,
+		"interconnect": req.Interconnect != (api.Interconnect{}), "gpu": req.GPU != "", "local_disks": len(req.LocalDisks) > 0, "datasets": len(req.Datasets) > 0, "reads": req.Reads != 0,
 	}
-	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "interface", "adapter", "standby", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data", "interconnect", "gpu", "local_disks", "datasets"} {
+	for _, path := range []string{"size", "shape", "cores", "memory", "stack", "environment", "node_selector", "spares", "interface", "adapter", "standby", "networks", "share_memory", "display", "cpu_model", "checks", "disk", "huge_pages", "user_data", "interconnect", "gpu", "local_disks", "datasets", "reads"} {
 		if given[path] || n.src.Has(path) {
 			n.add(path, "", "conflicts with groups; move it into a group, or omit groups")
 		}
@@ -228,6 +228,7 @@ func (n *normalizer) group(path string, g api.Group, name string) api.Group {
 	g = n.gpu(join(path, "gpu"), g)
 	n.localDisks(join(path, "local_disks"), g)
 	g.Datasets = n.datasets(join(path, "datasets"), g)
+	g.Datasets, g.Reads = n.reads(join(path, "reads"), g), 0
 	g.Checks = n.checks(join(path, "checks"), g.Checks)
 	return g
 }

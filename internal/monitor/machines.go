@@ -76,14 +76,19 @@ func (m *Monitor) Sharings(nodeName string) (states []volume.SharingState, heard
 	return n.observed.Sharings, true
 }
 
+// mostReadings bounds what a node says of the readers of a dataset: agents keep as many.
+const mostReadings = 64
+
 // Datasets are what connected nodes last said of datasets.
 func (m *Monitor) Datasets() []plan.Node {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var nodes []plan.Node
 	for name, n := range m.nodes {
-		if n.stream != nil && n.reported && len(n.observed.Datasets)+len(n.observed.Caches)+len(n.observed.DataPaths) > 0 {
-			nodes = append(nodes, plan.Node{Name: name, PeerURL: n.observed.PeerURL, States: n.observed.Datasets, Caches: n.observed.Caches, Paths: n.observed.DataPaths})
+		if n.stream != nil && n.reported && (len(n.observed.Datasets)+len(n.observed.Caches)+len(n.observed.DataPaths) > 0 || n.observed.CacheRoom != nil) {
+			nodes = append(nodes, plan.Node{
+				Name: name, PeerURL: n.observed.PeerURL, States: n.observed.Datasets, Caches: n.observed.Caches, CacheRoom: n.observed.CacheRoom, Paths: n.observed.DataPaths,
+			})
 		}
 	}
 	slices.SortFunc(nodes, func(a, b plan.Node) int { return strings.Compare(a.Name, b.Name) })

@@ -459,6 +459,7 @@ func fitTexts(o *agentstream.Observed) {
 	}
 	for i := range o.Caches {
 		o.Caches[i].Message = manifest.Text(o.Caches[i].Message)
+		o.Caches[i].Readings = o.Caches[i].Readings[:min(len(o.Caches[i].Readings), mostReadings)]
 	}
 	o.DataPaths = o.DataPaths[:min(len(o.DataPaths), mostDataPaths)]
 	for i := range o.DataPaths { // places that no dataset has are left out where they are learned from

@@ -82,7 +82,7 @@ func Assign(placed []Placed, d Decision) ([]api.Assignment, error) {
 			Generation: d.Generation, Group: p.Group, Member: name.Member, Rank: name.Rank, Node: p.Node, CleanBy: cleanBy(&p, ports, hcas), HCAs: hcas, RAMBoot: p.RAMBoot, Whole: p.Whole,
 			Slots: p.Slots, CPUs: p.CPUs, NUMANodes: p.NUMANodes, Memory: p.Memory, ReserveBytes: p.ReserveBytes, DiskBytes: p.DiskBytes, Oversubscribed: p.Oversubscribed,
 			SharesMemory: p.SharesMemory, Display: p.Display, CPUModel: p.CPUModel, UserIDs: d.UserIDs, Ports: ports, Stack: p.Stack, Environment: p.Environment,
-			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare,
+			TakenAt: d.TakenAt, Replaces: name.Replaces, Attempt: name.Attempt, Spare: name.Spare, Data: p.Data,
 		})
 	}
 	return assignments, nil

@@ -112,3 +112,23 @@ func (f *finder) spread(nodes []nodeCount) float64 {
 	}
 	return float64(len(leaves)) + float64(len(nodes))/float64(len(f.v.rows)+1)
 }
+
+// dataOf are the ways in which members of a group on a node have the datasets for which the group leaves them open.
+func dataOf(g *api.Group, node string, here int) []api.DataClaim {
+	if g.DataPlace.Decide == nil {
+		return nil
+	}
+	return g.DataPlace.Decide(node, here, g.Size)
+}
+
+// withoutOptions are claims as others than the first member of a group on a node have them: what could have been is told once.
+func withoutOptions(claims []api.DataClaim) []api.DataClaim {
+	if len(claims) == 0 || claims[0].Options == nil {
+		return claims
+	}
+	claims = slices.Clone(claims)
+	for i := range claims {
+		claims[i].Options = nil
+	}
+	return claims
+}

@@ -54,6 +54,8 @@ type Placed struct {
 	Environment string
 	// Devices are what it gets of nodes' devices, its own node's among them.
 	Devices []DevicesOn
+	// Data are the ways of datasets for which its group leaves them open.
+	Data []api.DataClaim
 	// Keeps are the ports of the member that it succeeds, which are its own then; nil for one that gets new ones.
 	Keeps []api.PortClaim
 }
@@ -108,12 +110,14 @@ func layOut(v *View, groups []api.Group, counts [][]nodeCount, touched map[int32
 					touched[c.id] = taken
 				}
 			}
+			data := dataOf(&g, n.record.Name, int(c.members))
 			for range c.members {
 				p := Placed{
 					Group: g.Name, Member: memberName(g.Name, index), Rank: len(placed), Node: n.record.Name, Whole: Whole(g.Stack),
 					Oversubscribed: n.record.Oversubscribed || n.layout.shared, SharesMemory: g.SharesMemory(), Display: g.Display, CPUModel: g.CPUModel, Stack: g.Stack,
-					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(&g), DiskBytes: int64(g.Disk),
+					Environment: g.Environment, RAMBoot: ramBoot(n, g.Stack), ReserveBytes: resource.Reserve(&g), DiskBytes: int64(g.Disk), Data: data,
 				}
+				data = withoutOptions(data)
 				cores, memory := g.Cores, int64(g.Memory)
 				if p.Whole {
 					p.By = carrierOf(&n.record, g.Stack)

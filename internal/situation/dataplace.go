@@ -6,12 +6,11 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
-	"github.com/nearmetal/nearmetal/internal/dataset/predict"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -57,9 +56,20 @@ func dataPlace(view *state.View, project string, datasets []string, nodes []data
 	return place
 }
 
-// dataPlace is what nodes have of datasets of a project, and what it is predicted to take until a node has them.
-func (s *Site) dataPlace(project string, names []string) api.DataPlace {
+// dataPlace is what nodes have of the datasets of a group, what it is predicted to take until a node has them, and how members there have those whose ways are
+// left open.
+func (s *Site) dataPlace(project string, g *api.Group, egress bool) api.DataPlace {
+	uses := g.PlacedDatasets()
+	names := make([]string, 0, len(uses))
+	open := false
+	for _, use := range uses {
+		names = append(names, use.Name)
+		open = open || use.Way == api.DatasetAuto
+	}
 	place := dataPlace(s.View, project, names, s.data)
+	if open {
+		place.Decide = func(node string, here, all int) []api.DataClaim { return s.decide(project, uses, egress, node, here, all) }
+	}
 	if len(names) == 0 || len(s.View.DataPaths) == 0 {
 		return place
 	}
@@ -67,12 +77,12 @@ func (s *Site) dataPlace(project string, names []string) api.DataPlace {
 	seconds := map[string]float64{}
 	for n := range s.View.Agents() {
 		sum, known := 0.0, true
-		for _, name := range names {
-			answers := s.answers(project, name, n.Name)
-			if known = len(answers) > 0 && answers[0].Known; !known {
+		for _, use := range uses {
+			one, ok := s.soonest(project, use, egress, n.Name, g.Size)
+			if known = ok; !known {
 				break
 			}
-			sum += answers[0].Seconds
+			sum += one
 		}
 		if known {
 			seconds[n.Name] = sum
@@ -85,16 +95,86 @@ func (s *Site) dataPlace(project string, names []string) api.DataPlace {
 	return place
 }
 
+// soonest is what a node's best way to a dataset is predicted to take; false: that is not known.
+func (s *Site) soonest(project string, use api.DatasetUse, egress bool, node string, readers int) (seconds float64, known bool) {
+	if use.Way == api.DatasetAuto {
+		options, _ := s.options(project, use, egress, node, 1, readers)
+		if len(options) == 0 {
+			return 0, false
+		}
+		taken := &options[paths.Taken(options)]
+		return taken.Seconds, taken.Known
+	}
+	answers := s.answers(project, use.Name, node)
+	if len(answers) == 0 {
+		return 0, false
+	}
+	return answers[0].Seconds, answers[0].Known
+}
+
+// decide says how members on a node have the datasets whose ways their group leaves open.
+func (s *Site) decide(project string, uses []api.DatasetUse, egress bool, node string, here, all int) []api.DataClaim {
+	var claims []api.DataClaim
+	for _, use := range uses {
+		if use.Way != api.DatasetAuto {
+			continue
+		}
+		if options, wish := s.options(project, use, egress, node, here, all); len(options) > 0 {
+			claims = append(claims, paths.Claim(use.Name, wish, options))
+		}
+	}
+	return claims
+}
+
+// options are the ways in which members on a node can have a dataset whose way their group leaves open, none for one that does not exist.
+func (s *Site) options(project string, use api.DatasetUse, egress bool, node string, here, all int) ([]paths.Option, paths.Wish) {
+	d := s.View.Dataset(state.DatasetName(project, use.Name))
+	if d == nil {
+		return nil, paths.Wish{}
+	}
+	s.learnPaths()
+	w := paths.Wish{
+		Ask: s.holders.AskOf(d, node), Readers: max(1, all), Here: max(1, here), NoStream: dataset.Unfit(d.Files, len(d.Sealed) > 0, api.DatasetStream),
+		NoCache: dataset.Unfit(d.Files, len(d.Sealed) > 0, api.DatasetCached),
+	}
+	if w.NoStream == "" && !egress {
+		w.NoStream = "the cluster's members have no way out (--egress)"
+	}
+	reads := paths.ReadsOf(s.View.OutcomesOf(d.UID), s.Now)
+	w.Reads, w.ReadsFrom = paths.ReadFraction(use.Reads, reads, s.Now)
+	if reads != nil {
+		w.BytesPerWait = reads.BytesPerWait
+	}
+	for i := range s.data {
+		n := &s.data[i]
+		if n.Name != node || n.CacheRoom == nil {
+			continue
+		}
+		w.Cache = &paths.CacheHere{CacheRoom: *n.CacheRoom}
+		for k := range n.Caches {
+			if n.Caches[k].UID == d.UID {
+				w.Cache.HeldBytes = n.Caches[k].HeldBytes
+			}
+		}
+	}
+	return s.paths.Options(w), w
+}
+
 // answers are the ways in which a node can have a dataset of a project, nil for one that does not exist.
 func (s *Site) answers(project, name, node string) []paths.Answer {
 	d := s.View.Dataset(state.DatasetName(project, name))
 	if d == nil {
 		return nil
 	}
+	s.learnPaths()
+	return s.paths.Answers(s.holders.AskOf(d, node))
+}
+
+// learnPaths takes in what is stored of the ways of data, and what nodes have, once.
+func (s *Site) learnPaths() {
 	if s.paths == nil {
 		s.paths, s.holders = paths.New(s.View.DataPaths, s.Now), HoldersOf(s.data)
 	}
-	return s.paths.Answers(s.holders.AskOf(d, node))
 }
 
 // HoldersOf are the nodes that have something of datasets, by what they say.
@@ -113,18 +193,20 @@ const shownChoices = 10
 func (p plan) choices(c *state.Cluster, power func(node string) (idle, slope float64, cpus int, ok bool)) []api.DataChoice {
 	var all []api.DataChoice
 	for _, g := range p.site.groups(&c.Intent) {
-		if len(g.CopiedDatasets()) == 0 {
+		uses := g.PlacedDatasets()
+		if len(uses) == 0 {
 			continue
 		}
-		members := map[string]bool{}
+		members, count := map[string][]*api.Assignment{}, 0
 		for a := range c.Held() {
 			if a.Group == g.Name && !a.IsPart() && !a.Spare {
-				members[a.Node] = true
+				members[a.Node] = append(members[a.Node], a)
+				count++
 			}
 		}
 		var others []string
 		for n := range p.site.View.Agents() {
-			if !members[n.Name] {
+			if members[n.Name] == nil {
 				others = append(others, n.Name)
 			}
 		}
@@ -136,13 +218,11 @@ func (p plan) choices(c *state.Cluster, power func(node string) (idle, slope flo
 		}
 		slices.SortStableFunc(others, func(a, b string) int { return cmp.Or(cmp.Compare(seconds(a), seconds(b)), cmp.Compare(a, b)) })
 		for _, node := range slices.Concat(slices.Sorted(maps.Keys(members)), others[:min(len(others), shownChoices)]) {
-			for _, name := range g.CopiedDatasets() {
-				for i, answer := range p.site.answers(c.Intent.Project, name, node) {
-					choice := api.DataChoice{
-						Group: g.Name, Node: node, Dataset: name, Choice: string(answer.Choice), Taken: members[node] && i == 0, Figures: answer.Figures(),
-					}
-					if answer.Known {
-						choice.Seconds, choice.Joules = &answer.Seconds, joules(answer.Seconds, node, g.Cores, power)
+			for _, use := range uses {
+				for _, choice := range p.choicesOf(c, use, node, members[node], max(count, g.Size)) {
+					choice.Group, choice.Node, choice.Dataset = g.Name, node, use.Name
+					if choice.Seconds != nil {
+						choice.Joules = joules(*choice.Seconds, node, g.Cores, power)
 					}
 					all = append(all, choice)
 				}
@@ -152,38 +232,28 @@ func (p plan) choices(c *state.Cluster, power func(node string) (idle, slope flo
 	return all
 }
 
-// joules are what a member's cores cost while it waits on a node: their part of the node's power when idle. nil: that power is not known.
-func joules(seconds float64, node string, cores int, power func(node string) (idle, slope float64, cpus int, ok bool)) *float64 {
-	if power == nil {
-		return nil
+// choicesOf are the ways in which a node could have a dataset now. Taken are those that its members were placed for, which may have been predicted otherwise then.
+func (p plan) choicesOf(c *state.Cluster, use api.DatasetUse, node string, members []*api.Assignment, readers int) []api.DataChoice {
+	var all []api.DataChoice
+	add := func(a *paths.Answer, taken bool, sum, figures string) {
+		choice := api.DataChoice{Choice: string(a.Choice), Taken: taken, Sum: sum, Figures: figures}
+		if a.Known {
+			choice.Seconds = &a.Seconds
+		}
+		all = append(all, choice)
 	}
-	idle, slope, cpus, ok := power(node)
-	if !ok || cpus <= 0 {
-		return nil
+	if use.Way != api.DatasetAuto {
+		for i, a := range p.site.answers(c.Intent.Project, use.Name, node) {
+			add(&a, len(members) > 0 && i == 0, a.Sum(), a.Figures())
+		}
+		return all
 	}
-	j := predict.Power{IdleWatts: idle, BusyWatts: slope, Share: min(1, float64(cores)/float64(cpus))}.Joules(seconds)
-	return &j
-}
-
-// outcomes are what came of the predictions about nodes with members of a cluster's groups.
-func (p plan) outcomes(c *state.Cluster) []api.DataOutcome {
-	var all []api.DataOutcome
-	for _, name := range api.DatasetsOf(c.Intent.Spec.Groups) {
-		d := p.site.View.Dataset(state.DatasetName(c.Intent.Project, name))
-		if d == nil {
-			continue
-		}
-		outcomes := p.site.View.OutcomesOf(d.UID)
-		if outcomes == nil {
-			continue
-		}
-		for _, o := range outcomes.Newest {
-			if slices.ContainsFunc(o.Groups, func(group string) bool { return strings.HasPrefix(group, c.Name()+"/") }) {
-				o.Dataset = name
-				o.Groups = slices.DeleteFunc(slices.Clone(o.Groups), func(group string) bool { return !strings.HasPrefix(group, c.Name()+"/") })
-				all = append(all, o)
-			}
-		}
+	options, _ := p.site.options(c.Intent.Project, use, c.Intent.Spec.Egress, node, len(members), readers)
+	for i := range options {
+		o := &options[i]
+		first := o.Way != api.DatasetCopy || i == 0
+		taken := first && slices.ContainsFunc(members, func(a *api.Assignment) bool { return use.For(a).Way == o.Way })
+		add(&o.Answer, taken, o.Sum(), o.Figures())
 	}
 	return all
 }
@@ -216,7 +286,7 @@ func (p plan) caches(c *state.Cluster) []api.DatasetCache {
 				continue
 			}
 			for _, text := range g.Datasets {
-				use := api.ParseDatasetUse(text)
+				use := api.ParseDatasetUse(text).For(a)
 				if d := p.site.View.Dataset(state.DatasetName(c.Intent.Project, use.Name)); d != nil && use.Way.Cached() {
 					names[place{a.Node, d.UID}] = use.Name
 				}

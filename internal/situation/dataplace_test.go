@@ -119,12 +119,12 @@ func TestPlacementKnowsHowLongDatasetsTakeToEachNode(t *testing.T) {
 		"both: nobody knows how n2 gets both": {[]string{"events", "calibration"}, map[string]float64{"n1": 10}},
 		"one that does not exist":             {[]string{"missing"}, nil},
 	} {
-		if got := s.dataPlace(api.DefaultProject, c.datasets).Seconds; !within(got, c.want) {
+		if got := s.dataPlace(api.DefaultProject, &api.Group{Datasets: c.datasets}, false).Seconds; !within(got, c.want) {
 			t.Errorf("%s: %v, want about %v", name, got, c.want)
 		}
 	}
 	s.View = &state.View{Datasets: s.View.Datasets}
-	if got := s.dataPlace(api.DefaultProject, []string{"calibration"}); got.Seconds != nil {
+	if got := s.dataPlace(api.DefaultProject, &api.Group{Datasets: []string{"calibration"}}, false); got.Seconds != nil {
 		t.Errorf("nothing is measured: %v", got.Seconds)
 	}
 }

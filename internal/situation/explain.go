@@ -100,7 +100,7 @@ func (e *Explainer) Explain(name string) (api.Explanation, error) {
 		out.Phase = c.Record.Phase
 	}
 	out.Machines, out.Data, out.Caches = p.machines(c), p.data(c), p.caches(c)
-	out.DataChoices, out.DataOutcomes = p.choices(c, e.Power), p.outcomes(c)
+	out.DataChoices, out.DataDecisions, out.DataOutcomes, out.DataReads = p.choices(c, e.Power), p.dataDecisions(c, e.Power), p.outcomes(c), p.dataReads(c)
 	out.Message = strings.Join(append([]string{explain(c, out, site.Now) + smallCaches(out.Caches)}, p.stayingServers(c)...), " ")
 	return out, nil
 }

@@ -313,7 +313,7 @@ func (s *Site) groups(intent *api.ClusterIntent) []api.Group {
 	groups := slices.Clone(s.View.WithFunctions(intent.Project, intent.Spec))
 	for i := range groups {
 		groups[i].PortMTU, groups[i].VolumePlace = portMTU(s.View, intent, &groups[i], s.Encrypted), volumes
-		groups[i].DataPlace = s.dataPlace(intent.Project, groups[i].CopiedDatasets())
+		groups[i].DataPlace = s.dataPlace(intent.Project, &groups[i], intent.Spec.Egress)
 		if placement.Whole(groups[i].Stack) {
 			groups[i].VolumePlace = s.volumesOfMachines(intent)
 		}

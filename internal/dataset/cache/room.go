@@ -31,6 +31,11 @@ func roomOf(dir string) (int64, error) {
 	return max(leastBytes, min(mostDefault, int64(st.Blocks)*st.Bsize/shareDefault)), nil
 }
 
+// Room are the bounds of all caches.
+func (s *Store) Room() dataset.CacheRoom {
+	return dataset.CacheRoom{Bytes: s.cfg.MaxBytes, BlockBytes: s.cfg.BlockBytes, Prefetch: s.cfg.Prefetch}
+}
+
 // idle is a cache that has no server and something on the disk.
 type idle struct {
 	uid       string

@@ -36,6 +36,7 @@ type Answer struct {
 
 	node    string
 	rests   []rest
+	terms   []predict.Terms
 	missing string
 }
 
@@ -103,7 +104,7 @@ func (k *Known) byPeers(a Ask) Answer {
 	}
 	missing := float64(a.Bytes - a.Held)
 	all := predict.Table(predict.Work{Bytes: missing, Jobs: 1}, predict.Ways{Peer: &best.figure.Path, FromPeer: severalFiles(CopierOf(best.from), len(a.Files)), Disk: k.disk(a.Node)})
-	out.Known, out.Seconds = len(all) > 0, all[0].Seconds
+	out.Known, out.Seconds, out.terms = true, all[0].Seconds, []predict.Terms{all[0].Terms}
 	out.restOn(k, best.from, best.figure)
 	return out
 }
@@ -145,11 +146,13 @@ func (k *Known) bySource(a Ask) Answer {
 		all := predict.Table(predict.Work{Bytes: p.bytes, Jobs: 1}, predict.Ways{Source: &f.Path, FromSource: severalFiles(CopierOf(p.from), p.files)})
 		if len(all) > 0 {
 			out.Seconds += all[0].Seconds
+			out.terms = append(out.terms, all[0].Terms)
 		}
 		out.restOn(k, p.from, f)
 	}
 	if disk := k.disk(a.Node); disk > 0 {
 		out.Seconds += float64(a.Bytes-a.Held) / disk
+		out.terms = append(out.terms, predict.Terms{Local: float64(a.Bytes-a.Held) / disk, LocalRate: disk})
 	}
 	return out
 }

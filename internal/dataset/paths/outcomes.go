@@ -34,7 +34,15 @@ func Add(all api.DataOutcomes, one api.DataOutcome) api.DataOutcomes {
 			ratios = append(ratios, all.Newest[i].Ratio)
 		}
 	}
-	slices.Sort(ratios)
-	e.MedianRatio = (ratios[(len(ratios)-1)/2] + ratios[len(ratios)/2]) / 2
+	e.MedianRatio = median(ratios)
 	return all
+}
+
+// median is the middle of some numbers, which it sorts; 0 of none.
+func median(of []float64) float64 {
+	if len(of) == 0 {
+		return 0
+	}
+	slices.Sort(of)
+	return (of[(len(of)-1)/2] + of[len(of)/2]) / 2
 }

@@ -22,8 +22,9 @@ type Node struct {
 	// PeerURL is where it serves what it holds; "": it does not.
 	PeerURL string
 	States  []dataset.State
-	// Caches are the datasets in its cache.
-	Caches []dataset.CacheState
+	// Caches are the datasets in its cache. CacheRoom are the bounds of its caches; nil: it keeps none.
+	Caches    []dataset.CacheState
+	CacheRoom *dataset.CacheRoom
 	// Paths are what it has seen last of the ways of data to it.
 	Paths []dataset.Passage
 }

@@ -10,14 +10,18 @@ import "math"
 // Choice is a way for a member to its data.
 type Choice string
 
+// A cache that has less than half of what will be read is cold.
+const warmFrom = 0.5
+
 // The choices.
 const (
-	Here      Choice = "here"      // all is on the node
-	Peer      Choice = "peer"      // copied whole from another node
-	Copy      Choice = "copy"      // copied whole from the source
-	Stream    Choice = "stream"    // read from the source in parts
-	Cache     Choice = "cache"     // read in parts through a cache beside the member
-	Elsewhere Choice = "elsewhere" // the member goes to another node, which takes one of the others
+	Here      Choice = "here"       // all is on the node
+	Peer      Choice = "peer"       // copied whole from another node
+	Copy      Choice = "copy"       // copied whole from the source
+	Stream    Choice = "stream"     // read from the source in parts
+	Cold      Choice = "cold cache" // read in parts through a cache beside the member, which has little of it
+	Warm      Choice = "warm cache" // the same, and the cache has most of it
+	Elsewhere Choice = "elsewhere"  // the member goes to another node, which takes one of the others
 )
 
 // Work is what a member does with its data.
@@ -26,7 +30,7 @@ type Work struct {
 	Bytes, Held float64
 	// Reads is the fraction of the bytes that a member reads, from 0 to 1.
 	Reads float64
-	// Jobs are how many members read at once over one path, 1 at least.
+	// Jobs are how many members read at once over one path, 1 at least. Whole copies count as one each.
 	Jobs float64
 	// Reader is how they read in parts.
 	Reader Reader
@@ -62,6 +66,8 @@ type CacheAt struct {
 	BlockBytes, Ahead float64
 	// Streams are the TCP connections to the source.
 	Streams float64
+	// Rate is how many bytes per second it hands out of what it has; 0: not known, and not counted.
+	Rate float64
 }
 
 // Ways are the paths to the data; nil: not known, or there is none.
@@ -79,26 +85,29 @@ type Ways struct {
 // Prediction is what a choice is predicted to take.
 type Prediction struct {
 	Choice Choice
-	// Seconds are those that the member waits for data, and works on what it reads as far as that is known.
+	// Seconds are those that the member waits for data, and works on what it reads as far as that is known: those of Terms.
 	Seconds float64
+	// Terms are what the prediction is the sum of. Those of Elsewhere are not known here.
+	Terms Terms
 }
 
 // Table returns the predictions of all choices that can be predicted, in the order of the constants.
 func Table(w Work, ways Ways) []Prediction {
 	var all []Prediction
-	add := func(c Choice, seconds float64) { all = append(all, Prediction{c, seconds}) }
+	add := func(c Choice, t Terms) { all = append(all, Prediction{c, t.Seconds(), t}) }
 	read := w.Reads * w.Bytes
 	work := read * w.Reader.SecondsPerByte
 	missing := max(0, w.Bytes-w.Held)
 	if missing == 0 {
-		add(Here, work)
+		add(Here, Terms{Work: work})
 	}
-	whole := func(p *Path, by Copier) float64 {
-		seconds := by.Start + Seconds(missing, *p, Flow{Trips: by.Trips, Streams: by.Streams, Sharing: w.Jobs})
+	whole := func(p *Path, by Copier) Terms {
+		t := termsOf(missing, *p, Flow{Trips: by.Trips, Streams: by.Streams, Sharing: w.Jobs}, 0)
+		t.Start, t.Work = by.Start, work
 		if ways.Disk > 0 {
-			seconds += missing / ways.Disk
+			t.Local, t.LocalRate = missing/ways.Disk, ways.Disk
 		}
-		return seconds + work
+		return t
 	}
 	if missing > 0 && ways.Peer.known() {
 		add(Peer, whole(ways.Peer, ways.FromPeer))
@@ -106,14 +115,26 @@ func Table(w Work, ways Ways) []Prediction {
 	if missing > 0 && ways.Source.known() {
 		add(Copy, whole(ways.Source, ways.FromSource))
 	}
-	if ways.Source.known() && w.Reader.RequestBytes > 0 {
-		add(Stream, work+inParts(read, *ways.Source, w.Reader.RequestBytes/max(1, w.Reader.RequestTrips), Flow{Trips: w.Reader.Trips, Streams: 1, Sharing: w.Jobs}))
-		if c := ways.Cache; c != nil {
-			add(Cache, work+throughCache(w, *c, *ways.Source))
+	if w.Reader.RequestBytes > 0 && ways.Source.known() {
+		t := termsOf(read, *ways.Source, Flow{Trips: w.Reader.Trips, Streams: 1, Sharing: w.Jobs}, w.Reader.RequestBytes/max(1, w.Reader.RequestTrips))
+		t.Work = work
+		add(Stream, t)
+	}
+	if c := ways.Cache; c != nil && w.Reader.RequestBytes > 0 && (ways.Source.known() || c.Held >= 1) {
+		source := Path{}
+		if ways.Source != nil {
+			source = *ways.Source
+		}
+		t := throughCache(w, *c, source)
+		t.Work = work
+		if c.Held < warmFrom {
+			add(Cold, t)
+		} else {
+			add(Warm, t)
 		}
 	}
 	if ways.Elsewhere != nil {
-		add(Elsewhere, *ways.Elsewhere)
+		all = append(all, Prediction{Choice: Elsewhere, Seconds: *ways.Elsewhere})
 	}
 	return all
 }
@@ -132,19 +153,59 @@ func Best(all []Prediction) (Prediction, bool) {
 	return best, true
 }
 
-// inParts is how long a program waits that reads bytes by one request after the other: it waits a round trip for each so many of them, besides the bytes.
-func inParts(bytes float64, p Path, perTrip float64, by Flow) float64 {
-	return bytes/perTrip*p.RoundTrip + Seconds(bytes, p, by)
+// throughCache is what a member waits for that reads through a cache: what the cache lacks crosses the path, and all that is read is handed out. A cache
+// fetches whole blocks, so it fetches more than is read, and the more so the larger its blocks are beside the program's requests.
+func throughCache(w Work, c CacheAt, p Path) Terms {
+	missing := w.Touched(c.BlockBytes) * w.Bytes * (1 - min(1, c.Held))
+	var t Terms
+	if missing > 0 {
+		t = termsOf(missing, p, Flow{Trips: w.Reader.Trips, Streams: max(1, c.Streams), Sharing: w.Jobs}, max(w.Reader.RequestBytes, c.BlockBytes)*max(1, c.Ahead))
+	}
+	if c.Rate > 0 {
+		t.Local, t.LocalRate = w.Reads*w.Bytes/c.Rate, c.Rate
+	}
+	return t
 }
 
-// throughCache is how long a member waits that reads through a cache: for what the cache lacks. A cache fetches whole blocks, so it fetches more than is
-// read, and the more so the larger its blocks are beside the program's requests.
-func throughCache(w Work, c CacheAt, p Path) float64 {
-	touched := 1 - math.Pow(1-w.Reads, max(1, c.BlockBytes/w.Reader.RequestBytes))
-	missing := touched * w.Bytes * (1 - c.Held)
-	flow := Flow{Trips: w.Reader.Trips, Streams: max(1, c.Streams), Sharing: w.Jobs}
-	if missing == 0 {
-		return 0
+// Touched is the fraction of the blocks of a size of which a member reads something, if its requests are spread evenly.
+func (w Work) Touched(blockBytes float64) float64 {
+	if w.Reader.RequestBytes <= 0 {
+		return w.Reads
 	}
-	return inParts(missing, p, max(w.Reader.RequestBytes, c.BlockBytes)*max(1, c.Ahead), flow)
+	return 1 - math.Pow(1-w.Reads, max(1, blockBytes/w.Reader.RequestBytes))
+}
+
+// Terms are what a prediction is the sum of, so that it can be added up by hand.
+type Terms struct {
+	// Start is the time of starting programs.
+	Start float64
+	// Bytes cross a path at Rate, which is that of one of Sharing transfers.
+	Bytes, Rate, Sharing float64
+	// Trips are round trips of RoundTrip seconds in which nothing else happens: for opening, and for waiting for answers.
+	Trips, RoundTrip float64
+	// Ramp is what TCP's slow start takes longer than the bytes would at the full rate.
+	Ramp float64
+	// Local is the time of the node's own disk or cache, at LocalRate bytes per second. Work is the program's own.
+	Local, LocalRate, Work float64
+}
+
+// Seconds is the sum.
+func (t Terms) Seconds() float64 {
+	s := t.Start + t.Trips*t.RoundTrip + t.Ramp + t.Local + t.Work
+	if t.Bytes > 0 {
+		s += t.Bytes / t.Rate
+	}
+	return s
+}
+
+// termsOf is what some bytes take over a path. A program that waits for each request waits a round trip for each so many bytes; 0: nobody waits so.
+func termsOf(bytes float64, p Path, by Flow, perTrip float64) Terms {
+	t := Terms{Bytes: bytes, Rate: p.share(max(1, by.Streams), max(1, by.Sharing)), Sharing: max(1, by.Sharing), Trips: by.Trips, RoundTrip: p.RoundTrip}
+	if bytes > 0 {
+		t.Ramp = max(0, Seconds(bytes, p, by)-by.Trips*p.RoundTrip-bytes/t.Rate)
+	}
+	if perTrip > 0 {
+		t.Trips += bytes / perTrip
+	}
+	return t
 }

@@ -128,7 +128,7 @@ func TestAChoiceWithoutFiguresIsNotPredicted(t *testing.T) {
 		"a round trip alone is no rate":    {0, Ways{Source: &Path{RoundTrip: 0.1}}, 1e6, nil},
 		"the source's path is known":       {0, Ways{Source: &Path{Rate: 1e6}}, 0, []Choice{Copy}},
 		"and how the member reads":         {0, Ways{Source: &Path{Rate: 1e6}}, 1e6, []Choice{Copy, Stream}},
-		"and a cache":                      {0, Ways{Source: &Path{Rate: 1e6}, Cache: &CacheAt{}}, 1e6, []Choice{Copy, Stream, Cache}},
+		"and a cache":                      {0, Ways{Source: &Path{Rate: 1e6}, Cache: &CacheAt{}}, 1e6, []Choice{Copy, Stream, Cold}},
 		"a peer's path is known":           {0, Ways{Peer: &Path{Rate: 1e6}}, 0, []Choice{Peer}},
 		"all is here, and nothing known":   {1e9, Ways{}, 0, []Choice{Here}},
 		"what is here is not copied":       {1e9, Ways{Source: &Path{Rate: 1e6}, Peer: &Path{Rate: 1}}, 0, []Choice{Here}},
