@@ -248,12 +248,12 @@ func (b *dataBook) outcome(view *state.View, d *api.Dataset, key replicaKey, s *
 	}, ok
 }
 
-// groupsWith are the groups that have members with a dataset on a node, as CLUSTER/GROUP, in order.
+// groupsWith are the groups that have members with a copy of a dataset on a node, as CLUSTER/GROUP, in order.
 func groupsWith(view *state.View, d *api.Dataset, node string) []string {
 	var all []string
 	for _, c := range view.ClustersOnNode(node) {
 		for a := range c.Held() {
-			if a.Node == node && slices.ContainsFunc(datasetsOf(view, c, a), func(claim dataset.Claim) bool { return claim.UID == d.UID }) {
+			if a.Node == node && slices.ContainsFunc(datasetsOf(view, c, a), func(claim dataset.Claim) bool { return claim.UID == d.UID && claim.Copied() }) {
 				all = append(all, c.Name()+"/"+a.Group)
 			}
 		}

@@ -181,3 +181,51 @@ func TestAMachineThatAMemberHasWholeTellsNothingOfTheWaysOfData(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatMembersReadThroughCachesIsLearnedAndComparedOnce(t *testing.T) {
+	s := newStored(t)
+	s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: "n1", Underlay: "198.18.0.1"}))
+	s.view(s.repo.CreateDataset(t.Context(), api.Dataset{
+		Name: "events", UID: "u1", Project: api.DefaultProject, Files: []api.DatasetFile{{Path: "f", URLs: []string{"root://far//f"}, SizeBytes: 1000}},
+	}))
+	s.groups = []api.Group{{Name: "a", Datasets: []string{"events:auto:0.1"}}}
+	predicted := 2.0
+	s.data = map[string][]api.DataClaim{"n1": {{Name: "events", Way: api.DatasetCached, Choice: "cold cache", Bytes: 100, Seconds: &predicted}}}
+	view := s.cluster("a", 1, "n1")
+	member := ""
+	for a := range view.Cluster("a").Held() {
+		member = a.ID
+	}
+	b := newDataBook()
+	look := func(r dataset.Reading) state.DataFigures {
+		t.Helper()
+		r.At = someday
+		figures := b.look(view, []plan.Node{{Name: "n1", Caches: []dataset.CacheState{{UID: "u1", Readings: []dataset.Reading{r}}}}}, someday)
+		view = s.view(s.leader.PutDataFigures(t.Context(), figures))
+		return figures
+	}
+	if f := look(dataset.Reading{Member: member, Bytes: 50, Open: 1}); !f.Empty() {
+		t.Errorf("it still reads: %+v", f)
+	}
+	if f := look(dataset.Reading{Member: "somebody", Bytes: 50}); !f.Empty() {
+		t.Errorf("a member that is not there: %+v", f)
+	}
+	f := look(dataset.Reading{Member: member, Bytes: 50, Waits: 5, WaitedSeconds: 1})
+	if len(f.Outcomes) != 1 || len(f.Outcomes[0].Readings) != 1 || f.Outcomes[0].Readings[0].Fraction != 0.05 || len(f.Outcomes[0].Newest) != 0 {
+		t.Fatalf("half of what it was taken to read: %+v, want it learned, and compared with nothing", f.Outcomes)
+	}
+	f = look(dataset.Reading{Member: member, Bytes: 110, Waits: 11, WaitedSeconds: 3})
+	if len(f.Outcomes) != 1 || len(f.Outcomes[0].Newest) != 1 {
+		t.Fatalf("all that it was taken to read: %+v", f.Outcomes)
+	}
+	if o := f.Outcomes[0].Newest[0]; o.Choice != "cold cache" || o.Seconds != 3 || o.PredictedSeconds != 2 || o.Bytes != 110 || o.PredictedBytes != 100 || o.Ratio != 1.5 || o.Groups[0] != "a/a" {
+		t.Errorf("%+v", o)
+	}
+	if f := look(dataset.Reading{Member: member, Bytes: 110, Waits: 11, WaitedSeconds: 3}); !f.Empty() {
+		t.Errorf("the same is said again: %+v", f)
+	}
+	f = look(dataset.Reading{Member: member, Bytes: 500, Waits: 50, WaitedSeconds: 30})
+	if len(f.Outcomes) != 1 || len(f.Outcomes[0].Newest) != 1 || f.Outcomes[0].Readings[0].Fraction != 0.5 {
+		t.Errorf("it reads on: %+v, want its fraction, and its time compared once", f.Outcomes)
+	}
+}

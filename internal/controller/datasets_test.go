@@ -51,3 +51,45 @@ func TestADatasetIsCopiedStreamedOrCachedAsItsGroupAsks(t *testing.T) {
 		t.Errorf("n2, which has cached a dataset that was deleted, gets the orders %+v", got)
 	}
 }
+
+func TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt(t *testing.T) {
+	s := newStored(t)
+	for _, name := range []string{"n1", "n2", "n3"} {
+		s.view(s.repo.PutNode(t.Context(), api.NodeRecord{Name: name, Underlay: "198.18.0." + name[1:]}))
+	}
+	s.view(s.repo.CreateDataset(t.Context(), api.Dataset{
+		Name: "open", UID: "dopen", Project: api.DefaultProject, Files: []api.DatasetFile{{Path: "f", URLs: []string{"root://far//f"}, SizeBytes: 5}},
+	}))
+	s.groups = []api.Group{{Name: "a", Datasets: []string{"open:auto:0.2"}}}
+	s.data = map[string][]api.DataClaim{"n1": {{Name: "open", Way: api.DatasetStream}}, "n2": {{Name: "open", Way: api.DatasetCached}}}
+	d := newDesired()
+	d.agents = &scripted{}
+	changed, failed := d.update(1, someday, s.cluster("a", 1, "n1", "n2", "n3"))
+	if len(failed) > 0 {
+		t.Fatal(failed)
+	}
+	for node, want := range map[string]struct {
+		claim  dataset.Claim
+		list   string
+		copies int
+		caches int
+	}{
+		"n1": {dataset.Claim{UID: "dopen", Name: "open", Way: api.DatasetStream}, "root://far//f\n", 0, 0},
+		"n2": {dataset.Claim{UID: "dopen", Name: "open", Way: api.DatasetCached, Port: 10940}, "root://127.0.0.1:10940//f\n", 0, 1},
+		"n3": {dataset.Claim{UID: "dopen", Name: "open"}, "/datasets/open/f\n", 1, 0}, // nothing was decided, which is a copy
+	} {
+		told := whole(changed[node])
+		if len(told.Members) != 1 || !slices.Equal(told.Members[0].Datasets, []dataset.Claim{want.claim}) || len(told.Datasets) != want.copies || len(told.Caches) != want.caches {
+			t.Fatalf("%s is told %+v, copies %+v, caches %+v; want %+v", node, told.Members, told.Datasets, told.Caches, want)
+		}
+		list := ""
+		for _, f := range told.Members[0].Files {
+			if f.Path == "/etc/nearmetal/datasets/open.urls" {
+				list = string(f.Content)
+			}
+		}
+		if list != want.list {
+			t.Errorf("the member on %s finds %q, want %q", node, list, want.list)
+		}
+	}
+}

@@ -26,6 +26,7 @@ type stored struct {
 	leader *state.Leader
 	// groups are those that clusters ask for; nil: nothing of note.
 	groups []api.Group
+	data   map[string][]api.DataClaim
 }
 
 func newStored(t testing.TB) *stored {
@@ -65,7 +66,7 @@ func (s *stored) cluster(name string, index int, nodes ...string) *state.View {
 	for i, node := range nodes {
 		placed = append(placed, placement.Placed{
 			Group: name, Member: name + "-" + string(rune('0'+i)), Rank: i, Node: node, Slots: []int{index}, CPUs: []int{0}, NUMANodes: []int{0},
-			Stack: api.StackContainer, Environment: "local",
+			Stack: api.StackContainer, Environment: "local", Data: s.data[node],
 		})
 	}
 	assignments, err := placement.Assign(placed, placement.Decision{ClusterUID: "u" + name, Cluster: name, Generation: 1, Networks: []api.Network{network}})

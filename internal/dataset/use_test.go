@@ -63,6 +63,27 @@ func TestURLsLeadToSourcesOrToThePortOfTheCache(t *testing.T) {
 	}
 }
 
+func TestAnyWayThatWasLeftOpenIsListed(t *testing.T) {
+	files := []api.DatasetFile{{Path: "2016/a", URLs: []string{"https://far/a", "root://far//x/a"}}}
+	use := api.ParseDatasetUse("d:auto")
+	for way, want := range map[api.DatasetWay]string{api.DatasetCopy: "/datasets/d/2016/a", api.DatasetStream: "https://far/a", api.DatasetCached: "root://127.0.0.1:10942//x/a"} {
+		decided := use.For(&api.Assignment{Data: []api.DataClaim{{Name: "other", Way: api.DatasetCopy}, {Name: "d", Way: way}}})
+		if got := URLs(files, decided, 2); len(got) != 1 || got[0] != want {
+			t.Errorf("%s: %q, want %s", way, got, want)
+		}
+	}
+	if got := use.For(&api.Assignment{}); got.Way != api.DatasetCopy {
+		t.Errorf("nothing was decided: %+v", got)
+	}
+	for text, want := range map[string]api.DatasetUse{
+		"d:auto": {Name: "d", Way: api.DatasetAuto}, "d:auto:0.25": {Name: "d", Way: api.DatasetAuto, Reads: 0.25}, "d:auto:2": {Name: "d", Way: "auto:2"}, "d:cached:0.2": {Name: "d", Way: "cached:0.2"},
+	} {
+		if got := api.ParseDatasetUse(text); got != want || got.String() != text {
+			t.Errorf("%s is read as %+v, and written as %s", text, got, got)
+		}
+	}
+}
+
 func TestACacheIsTooSmallWhenMuchIsFetchedAgain(t *testing.T) {
 	const mib = 1 << 20
 	for name, c := range map[string]struct {

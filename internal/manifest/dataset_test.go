@@ -48,6 +48,27 @@ func TestWaysToReadADatasetAreStoredInOneSpelling(t *testing.T) {
 	}
 }
 
+func TestTheFractionThatMembersReadIsStoredWithTheDataset(t *testing.T) {
+	c, err := Normalize(api.ClusterRequest{Name: "c1", Groups: []api.Group{{Reads: 0.2, Datasets: []string{"a:auto", "b:auto:0.5", "c:cached", "d"}}}}, nil)
+	if err != nil || c.Spec.Groups[0].Reads != 0 || !slices.Equal(c.Spec.Groups[0].Datasets, []string{"a:auto:0.2", "b:auto:0.5", "c:cached", "d"}) {
+		t.Errorf("stored %+v, %v", c.Spec.Groups, err)
+	}
+	c, err = Normalize(api.ClusterRequest{Name: "c1", Reads: 1, Datasets: []string{"a:auto"}}, nil)
+	if err != nil || !slices.Equal(c.Spec.Groups[0].Datasets, []string{"a:auto:1"}) {
+		t.Errorf("stored %+v, %v", c.Spec.Groups, err)
+	}
+	for want, req := range map[string]api.ClusterRequest{
+		"above 0 and at most 1":             {Name: "c1", Reads: 1.5, Datasets: []string{"a:auto"}},
+		"for datasets whose way is left":    {Name: "c1", Reads: 0.5, Datasets: []string{"a:cached"}},
+		"is no way to read a dataset":       {Name: "c1", Datasets: []string{"a:auto:0"}},
+		"conflicts with groups; move it in": {Name: "c1", Reads: 0.5, Groups: []api.Group{{Datasets: []string{"a:auto"}}}},
+	} {
+		if _, err := Normalize(req, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", req, err, want)
+		}
+	}
+}
+
 func TestADatasetThatNoProjectCanHaveIsRefused(t *testing.T) {
 	file := api.DatasetFile{URLs: []string{"https://h/f"}, Adler32: "0a1b2c3d"}
 	var long []api.DatasetFile

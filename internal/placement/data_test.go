@@ -80,3 +80,30 @@ func TestMembersGoWhereTheirDatasetsAreSoonest(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatIsDecidedOfDatasetsIsRecordedWithThePlace(t *testing.T) {
+	v := viewOf(t, testNode("n1", 2, 1, 64), testNode("n2", 1, 1, 64))
+	asked := map[string][2]int{}
+	g := group("compute", 3, 1, 1)
+	g.DataPlace.Decide = func(node string, here, all int) []api.DataClaim {
+		asked[node] = [2]int{here, all}
+		return []api.DataClaim{{Name: "events", Way: api.DatasetCached, Options: []api.DataOption{{Choice: node}}}}
+	}
+	placed, refusal := Place(v, Request{Cluster: "c1", Groups: []api.Group{g}})
+	if refusal != nil {
+		t.Fatal(refusal.Message)
+	}
+	if !maps.Equal(asked, map[string][2]int{"n1": {2, 3}, "n2": {1, 3}}) {
+		t.Errorf("decided for %v members by node, of all", asked)
+	}
+	listed := map[string]int{}
+	for _, a := range assign(t, placed, "c1") {
+		if len(a.Data) != 1 || a.Data[0].Way != api.DatasetCached {
+			t.Fatalf("%s: %+v", a.ID, a.Data)
+		}
+		listed[a.Node] += len(a.Data[0].Options)
+	}
+	if !maps.Equal(listed, map[string]int{"n1": 1, "n2": 1}) {
+		t.Errorf("what there was to choose from is listed %v times by node, want once each", listed)
+	}
+}

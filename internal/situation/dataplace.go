@@ -11,6 +11,7 @@ import (
 	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	datasetplan "github.com/nearmetal/nearmetal/internal/dataset/plan"
+	"github.com/nearmetal/nearmetal/internal/dataset/predict"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -68,7 +69,9 @@ func (s *Site) dataPlace(project string, g *api.Group, egress bool) api.DataPlac
 	}
 	place := dataPlace(s.View, project, names, s.data)
 	if open {
-		place.Decide = func(node string, here, all int) []api.DataClaim { return s.decide(project, uses, egress, node, here, all) }
+		place.Decide = func(node string, here, all int) []api.DataClaim {
+			return withElsewhere(s.decide(project, uses, egress, node, here, all), node, place.Seconds)
+		}
 	}
 	if len(names) == 0 || len(s.View.DataPaths) == 0 {
 		return place
@@ -122,6 +125,26 @@ func (s *Site) decide(project string, uses []api.DatasetUse, egress bool, node s
 		if options, wish := s.options(project, use, egress, node, here, all); len(options) > 0 {
 			claims = append(claims, paths.Claim(use.Name, wish, options))
 		}
+	}
+	return claims
+}
+
+// withElsewhere adds to claims what the quickest other node was predicted to take for all datasets of the group: the member could have gone there.
+func withElsewhere(claims []api.DataClaim, node string, seconds map[string]float64) []api.DataClaim {
+	best := ""
+	for name, s := range seconds {
+		if name != node && (best == "" || s < seconds[best] || s == seconds[best] && name < best) {
+			best = name
+		}
+	}
+	if best == "" {
+		return claims
+	}
+	for i := range claims {
+		other := seconds[best]
+		claims[i].Options = append(claims[i].Options, api.DataOption{
+			Choice: string(predict.Elsewhere), Seconds: &other, Figures: fmt.Sprintf("node %s, for all datasets of the group, each in its best way", best),
+		})
 	}
 	return claims
 }

@@ -141,3 +141,48 @@ func TestWaitingCostsTheMembersPartOfItsNodesIdlePower(t *testing.T) {
 		t.Errorf("nobody knows of power: %g J", *j)
 	}
 }
+
+func TestTheBestWayOfADatasetDecidesWhereMembersGo(t *testing.T) {
+	s := dataSite(t)
+	s.data[0].CacheRoom = &dataset.CacheRoom{Bytes: 1e10, BlockBytes: 256 << 10}
+	place := func(datasets string, egress bool) api.DataPlace {
+		return s.dataPlace(api.DefaultProject, &api.Group{Size: 1, Datasets: []string{datasets}}, egress)
+	}
+	taken := func(p api.DataPlace, node string) api.DataClaim {
+		t.Helper()
+		claims := p.Decide(node, 1, 1)
+		if len(claims) != 1 {
+			t.Fatalf("%d claims on %s, want one", len(claims), node)
+		}
+		return claims[0]
+	}
+	// A hundredth of 100 MB at 10 MB/s takes 0.1 s, and a copy 10 s.
+	p := place("calibration:auto:0.01", true)
+	if got := p.Seconds["n2"]; got < 0.1 || got > 0.5 {
+		t.Errorf("streaming a hundredth is predicted to take %g s on n2", got)
+	}
+	c := taken(p, "n2")
+	if c.Way != api.DatasetStream || c.Reads != 0.01 || c.Bytes != 1e6 {
+		t.Errorf("%+v, want a stream", c)
+	}
+	if last := c.Options[len(c.Options)-1]; last.Choice != "elsewhere" || last.Seconds == nil || *last.Seconds != p.Seconds["n1"] {
+		t.Errorf("%+v, want what another node would have taken", last)
+	}
+	if c := taken(place("calibration:auto:0.01", false), "n2"); c.Way != api.DatasetCopy || c.Choice != "copy" {
+		t.Errorf("without a way out: %+v, want a copy, since web servers are not cached", c)
+	}
+	if c := taken(place("events:auto", true), "n1"); c.Choice != "here" || c.Seconds == nil || *c.Seconds != 0 {
+		t.Errorf("n1 has it: %+v", c)
+	}
+	if got := place("calibration", true); got.Decide != nil {
+		t.Error("something is decided of a dataset whose way its group says")
+	}
+	if c := taken(place("events:auto", true), "n2"); c.Reads != 1 {
+		t.Errorf("nobody has said or seen what is read: %+v", c)
+	}
+	// What members have read is learned.
+	s.View.DataOutcomes = []*api.DataOutcomes{{UID: "u1", Readings: []api.DataReading{{Member: "m", Bytes: 2e7, Fraction: 0.2, At: s.Now.Add(-time.Hour)}}}}
+	if c := taken(place("events:auto", true), "n2"); c.Reads != 0.2 || c.Bytes != 2e7 {
+		t.Errorf("a member has read a fifth: %+v", c)
+	}
+}

@@ -45,6 +45,9 @@ func readerTrips(from string) float64 {
 	return 2
 }
 
+// notPossible begins what is said of a way that members can't have.
+const notPossible = "not possible: "
+
 // Option is a way to a dataset that is possible or not, and what it is predicted to take.
 type Option struct {
 	Answer
@@ -129,7 +132,7 @@ func (k *Known) cached(w Wish) Option {
 		why = "the node keeps no caches"
 	}
 	if why != "" {
-		out.missing = "not possible: " + why
+		out.missing = notPossible + why
 		return out
 	}
 	from := dataset.ServerOf("root://" + origin.Server)
@@ -138,7 +141,7 @@ func (k *Known) cached(w Wish) Option {
 	work := predict.Work{Bytes: float64(w.Bytes), Reads: w.Reads, Jobs: w.caches(), Reader: reader}
 	reads := work.Touched(float64(w.Cache.BlockBytes)) * float64(w.Bytes)
 	if reads > float64(w.Cache.Bytes) {
-		out.missing = fmt.Sprintf("not possible: what is read (%s in blocks) is more than the node's caches may hold (%s)", sizeText(reads), sizeText(float64(w.Cache.Bytes)))
+		out.missing = notPossible + fmt.Sprintf("what is read (%s in blocks) is more than the node's caches may hold (%s)", sizeText(reads), sizeText(float64(w.Cache.Bytes)))
 		return out
 	}
 	cache := predict.CacheAt{Held: min(1, float64(w.Cache.HeldBytes)/max(1, reads)), BlockBytes: float64(w.Cache.BlockBytes), Ahead: float64(w.Cache.Prefetch), Streams: 1}
@@ -289,15 +292,16 @@ func whyTaken(all []Option, taken int) string {
 		}
 		switch {
 		case i == taken:
-		case !all[i].Known:
+		case !all[i].Known && !strings.HasPrefix(all[i].missing, notPossible):
 			unknown++
+		case !all[i].Known:
 		case next < 0 || all[i].Seconds < all[next].Seconds:
 			next = i
 		}
 	}
-	text := "the only one that could be predicted"
+	text := "the only one on this node that could be predicted"
 	if next >= 0 {
-		text = fmt.Sprintf("the quickest; next is %s, %.3g s later", all[next].Choice, all[next].Seconds-all[taken].Seconds)
+		text = fmt.Sprintf("the quickest on this node; next is %s, %.3g s later", all[next].Choice, all[next].Seconds-all[taken].Seconds)
 	}
 	if unknown > 0 && next >= 0 {
 		text += fmt.Sprintf("; %d could not be predicted", unknown)

@@ -116,7 +116,7 @@ func Table(w Work, ways Ways) []Prediction {
 		add(Copy, whole(ways.Source, ways.FromSource))
 	}
 	if w.Reader.RequestBytes > 0 && ways.Source.known() {
-		t := termsOf(read, *ways.Source, Flow{Trips: w.Reader.Trips, Streams: 1, Sharing: w.Jobs}, w.Reader.RequestBytes/max(1, w.Reader.RequestTrips))
+		t := termsOf(read, *ways.Source, Flow{Trips: w.Reader.Trips, Streams: 1, Sharing: w.Jobs}, read/w.Reader.RequestBytes*max(1, w.Reader.RequestTrips))
 		t.Work = work
 		add(Stream, t)
 	}
@@ -159,7 +159,11 @@ func throughCache(w Work, c CacheAt, p Path) Terms {
 	missing := w.Touched(c.BlockBytes) * w.Bytes * (1 - min(1, c.Held))
 	var t Terms
 	if missing > 0 {
-		t = termsOf(missing, p, Flow{Trips: w.Reader.Trips, Streams: max(1, c.Streams), Sharing: w.Jobs}, max(w.Reader.RequestBytes, c.BlockBytes)*max(1, c.Ahead))
+		waits := w.Reads * w.Bytes / w.Reader.RequestBytes * (1 - min(1, c.Held))
+		if c.BlockBytes > 0 { // what is in a block already is not waited for again
+			waits = min(waits, missing/c.BlockBytes)
+		}
+		t = termsOf(missing, p, Flow{Trips: w.Reader.Trips, Streams: max(1, c.Streams), Sharing: w.Jobs}, waits/max(1, c.Ahead))
 	}
 	if c.Rate > 0 {
 		t.Local, t.LocalRate = w.Reads*w.Bytes/c.Rate, c.Rate
@@ -167,12 +171,13 @@ func throughCache(w Work, c CacheAt, p Path) Terms {
 	return t
 }
 
-// Touched is the fraction of the blocks of a size of which a member reads something, if its requests are spread evenly.
+// Touched is the fraction of the blocks of a size of which a member reads something, if its requests are spread evenly. A request does not begin where a block
+// does: on average it touches one block more than it is long.
 func (w Work) Touched(blockBytes float64) float64 {
 	if w.Reader.RequestBytes <= 0 {
 		return w.Reads
 	}
-	return 1 - math.Pow(1-w.Reads, max(1, blockBytes/w.Reader.RequestBytes))
+	return 1 - math.Pow(1-w.Reads, 1+blockBytes/w.Reader.RequestBytes)
 }
 
 // Terms are what a prediction is the sum of, so that it can be added up by hand.
@@ -198,14 +203,11 @@ func (t Terms) Seconds() float64 {
 	return s
 }
 
-// termsOf is what some bytes take over a path. A program that waits for each request waits a round trip for each so many bytes; 0: nobody waits so.
-func termsOf(bytes float64, p Path, by Flow, perTrip float64) Terms {
-	t := Terms{Bytes: bytes, Rate: p.share(max(1, by.Streams), max(1, by.Sharing)), Sharing: max(1, by.Sharing), Trips: by.Trips, RoundTrip: p.RoundTrip}
+// termsOf is what some bytes take over a path, with a round trip for each time that a program waits for an answer.
+func termsOf(bytes float64, p Path, by Flow, waits float64) Terms {
+	t := Terms{Bytes: bytes, Rate: p.share(max(1, by.Streams), max(1, by.Sharing)), Sharing: max(1, by.Sharing), Trips: by.Trips + waits, RoundTrip: p.RoundTrip}
 	if bytes > 0 {
 		t.Ramp = max(0, Seconds(bytes, p, by)-by.Trips*p.RoundTrip-bytes/t.Rate)
-	}
-	if perTrip > 0 {
-		t.Trips += bytes / perTrip
 	}
 	return t
 }

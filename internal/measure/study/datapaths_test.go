@@ -78,7 +78,11 @@ func TestDataWorker(t *testing.T) {
 			}
 		}
 	} else {
-		if err := readParts(t.Context(), w); err != nil {
+		read := readParts
+		if strings.HasPrefix(w.URL, "root://") {
+			read = readXRootDParts
+		}
+		if err := read(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 		out.Seconds = time.Since(began).Seconds()
