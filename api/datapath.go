@@ -11,9 +11,6 @@ type DataPath struct {
 	BytesPerSecond float64    `json:"bytes_per_second,omitempty"`
 	RateAt         *time.Time `json:"rate_at,omitempty"`
 	Transfers      int        `json:"transfers,omitempty"`
-	// ConnectionBytesPerSecond is the rate of one connection, as the cache of the node fetched by one; 0: not known. It was measured at ConnectionAt.
-	ConnectionBytesPerSecond float64    `json:"connection_bytes_per_second,omitempty"`
-	ConnectionAt             *time.Time `json:"connection_at,omitempty"`
 	// RoundTripSeconds is the time of connecting; 0: not known. It was measured at RoundTripAt.
 	RoundTripSeconds float64    `json:"round_trip_seconds,omitempty"`
 	RoundTripAt      *time.Time `json:"round_trip_at,omitempty"`

@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nearmetal/nearmetal/api"
-	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -201,7 +200,7 @@ func TestAnObservationArrivesAsItWasSent(t *testing.T) {
 			Jobs:   []JobObserved{{ID: "j", StartedAt: &at}},
 			Builds: []BuildObserved{{ID: "x", Attempt: 1}, {ID: "x", Attempt: 2}}, Drift: []string{"d"}, Images: []ImageObserved{{Digest: "i"}},
 		},
-		{Term: 8, Members: []MemberObserved{{ID: "b", Message: "n"}}, PowerOffProblem: "p", CacheRoom: &dataset.CacheRoom{Bytes: 9, BlockBytes: 8, Prefetch: 7}},
+		{Term: 8, Members: []MemberObserved{{ID: "b", Message: "n"}}, PowerOffProblem: "p"},
 	} {
 		if err := client.Send(Up{Observed: want}); err != nil {
 			t.Fatal(err)

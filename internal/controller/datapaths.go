@@ -70,8 +70,6 @@ type dataBook struct {
 	// promises are those about fetches under way, told the outcomes that were stored, or that there can't be.
 	promises map[replicaKey]promise
 	told     map[replicaKey]time.Time
-	// cold are readings of this look that tell what a connection carries.
-	cold []coldReading
 }
 
 func newDataBook() *dataBook {
@@ -81,7 +79,6 @@ func newDataBook() *dataBook {
 // look takes in what nodes say, and returns what is to be stored. Outcomes come first: a prediction must not know the transfer that it is compared with.
 func (b *dataBook) look(view *state.View, nodes []plan.Node, now time.Time) state.DataFigures {
 	var figures state.DataFigures
-	b.cold = nil
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n plan.Node) bool { return !speaks(view.Node(n.Name)) })
 	figures.Outcomes = b.outcomes(view, nodes, now)
 	figures.Paths = b.learn(view, nodes, now)
@@ -124,7 +121,7 @@ func (b *dataBook) learn(view *state.View, nodes []plan.Node, now time.Time) []a
 		if b.newest[n.Name] == nil {
 			b.newest[n.Name] = stored
 		}
-		notable := b.learnConnections(n.Name, stored)
+		notable := false
 		for k := range n.Paths {
 			p := &n.Paths[k]
 			from := placeOf(p.From, known, nodeAt)

@@ -9,7 +9,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	"github.com/nearmetal/nearmetal/internal/dataset/plan"
-	"github.com/nearmetal/nearmetal/internal/dataset/predict"
 	"github.com/nearmetal/nearmetal/internal/state"
 )
 
@@ -42,11 +41,6 @@ func (b *dataBook) readings(view *state.View, byUID map[string]*api.Dataset, n *
 				changed[d.UID] = all
 			}
 			if came, ok := cachedOutcome(d, a, &one); ok && !hasOutcome(outcomesOf(view, changed, d.UID), r.Member) {
-				if came.Choice == string(predict.Cold) && n.CacheRoom != nil {
-					b.cold = append(b.cold, coldReading{n.Name, d, paths.Cold{
-						Files: len(d.Files), SizeBytes: sizeOf(d), Bytes: one.Bytes, Waits: one.Waits, Seconds: one.WaitedSeconds, BlockBytes: n.CacheRoom.BlockBytes, At: one.At,
-					}})
-				}
 				changed[d.UID] = paths.Add(outcomesOf(view, changed, d.UID), came)
 			}
 		}
@@ -67,6 +61,14 @@ func memberWith(view *state.View, node, id string) *api.Assignment {
 
 // readingOf is a reading as it is stored.
 func readingOf(d *api.Dataset, node string, a *api.Assignment, r *dataset.Reading, now time.Time) api.DataReading {
+	var size int64
+	for i := range d.Files {
+		if d.Files[i].SizeBytes == 0 {
+			size = 0
+			break
+		}
+		size += d.Files[i].SizeBytes
+	}
 	at := r.At
 	if at.After(now) { // the node's clock is ahead
 		at = now
@@ -74,47 +76,10 @@ func readingOf(d *api.Dataset, node string, a *api.Assignment, r *dataset.Readin
 	one := api.DataReading{
 		Member: a.ID, Group: a.Cluster + "/" + a.Group, Node: node, Bytes: r.Bytes, Waits: r.Waits, WaitedSeconds: r.WaitedSeconds, At: at.UTC(),
 	}
-	if size := sizeOf(d); size > 0 {
+	if size > 0 {
 		one.Fraction = min(1, float64(r.Bytes)/float64(size))
 	}
 	return one
-}
-
-// sizeOf is the size of all files of a dataset, 0 if that of one is not known.
-func sizeOf(d *api.Dataset) int64 {
-	var size int64
-	for i := range d.Files {
-		if d.Files[i].SizeBytes == 0 {
-			return 0
-		}
-		size += d.Files[i].SizeBytes
-	}
-	return size
-}
-
-// coldReading is what a member has read through a cache that had nothing of it, which tells what one connection of its node carries.
-type coldReading struct {
-	node string
-	of   *api.Dataset
-	read paths.Cold
-}
-
-// learnConnections takes in what cold readings of a node have told, and reports whether that is to be stored.
-func (b *dataBook) learnConnections(node string, stored map[string]api.DataPath) (notable bool) {
-	for _, c := range b.cold {
-		origin, why := dataset.OriginOf(c.of.Files)
-		if c.node != node || why != "" {
-			continue
-		}
-		from := dataset.ServerOf("root://" + origin.Server)
-		next, was := paths.LearnConnection(b.newest[node][from], from, c.read), stored[from]
-		if next.From == "" {
-			continue // nothing else is known of that path
-		}
-		b.newest[node][from] = next
-		notable = notable || paths.Notable(&was, &next)
-	}
-	return notable
 }
 
 // cachedOutcome is what came of the prediction for a member that reads through a cache; false: nothing was predicted of it, or it has not read nearly as much as

@@ -28,7 +28,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards, attachGuards,
-		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards, datasetGuards, cacheGuards, dataChoiceGuards,
+		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards, datasetGuards, cacheGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,

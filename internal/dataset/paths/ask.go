@@ -103,7 +103,7 @@ func (k *Known) byPeers(a Ask) Answer {
 		return out
 	}
 	missing := float64(a.Bytes - a.Held)
-	all := predict.Table(predict.Work{Bytes: missing, Jobs: 1}, predict.Ways{Peer: best.figure.whole(), FromPeer: severalFiles(CopierOf(best.from), len(a.Files)), Disk: k.disk(a.Node)})
+	all := predict.Table(predict.Work{Bytes: missing, Jobs: 1}, predict.Ways{Peer: &best.figure.Path, FromPeer: severalFiles(CopierOf(best.from), len(a.Files)), Disk: k.disk(a.Node)})
 	out.Known, out.Seconds, out.terms = true, all[0].Seconds, []predict.Terms{all[0].Terms}
 	out.restOn(k, best.from, best.figure)
 	return out
@@ -143,7 +143,7 @@ func (k *Known) bySource(a Ask) Answer {
 		if f == nil {
 			return Answer{Choice: predict.Copy, missing: fmt.Sprintf("what comes from %s per second was never measured", p.from)}
 		}
-		all := predict.Table(predict.Work{Bytes: p.bytes, Jobs: 1}, predict.Ways{Source: f.whole(), FromSource: severalFiles(CopierOf(p.from), p.files)})
+		all := predict.Table(predict.Work{Bytes: p.bytes, Jobs: 1}, predict.Ways{Source: &f.Path, FromSource: severalFiles(CopierOf(p.from), p.files)})
 		if len(all) > 0 {
 			out.Seconds += all[0].Seconds
 			out.terms = append(out.terms, all[0].Terms)
@@ -155,13 +155,6 @@ func (k *Known) bySource(a Ask) Answer {
 		out.terms = append(out.terms, predict.Terms{Local: float64(a.Bytes-a.Held) / disk, LocalRate: disk})
 	}
 	return out
-}
-
-// whole is the path as copies have it: its rate was measured by such transfers, so what one connection carries is in it.
-func (f *Figure) whole() *predict.Path {
-	p := f.Path
-	p.Connection = 0
-	return &p
 }
 
 // severalFiles is how some files are copied, a few at once.

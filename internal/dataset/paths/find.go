@@ -42,8 +42,8 @@ type Figure struct {
 	predict.Path
 	// Node is the one that measured the rate: another one where the node itself never did. TripNode is that of the round trip; "": nobody measured it.
 	Node, TripNode string
-	// Age is that of the rate, TripAge that of the round trip, and ConnectionAge that of the rate of one connection.
-	Age, TripAge, ConnectionAge time.Duration
+	// Age is that of the rate, and TripAge that of the round trip.
+	Age, TripAge time.Duration
 }
 
 // Old reports whether a figure is so old that it should not be relied on without a word.
@@ -60,9 +60,6 @@ func (k *Known) Find(node, from string) *Figure {
 	}
 	if own := k.path(node, from); own != nil && k.counts(own.RoundTripAt) { // how far it is, the node may know by itself
 		best.RoundTrip, best.TripNode, best.TripAge = own.RoundTripSeconds, node, k.age(own.RoundTripAt)
-	}
-	if own := k.path(node, from); own != nil && own.ConnectionBytesPerSecond > 0 && k.counts(own.ConnectionAt) {
-		best.Connection, best.ConnectionAge = own.ConnectionBytesPerSecond, k.age(own.ConnectionAt)
 	}
 	return best
 }
@@ -110,9 +107,6 @@ func (f *Figure) Say(node string) string {
 	text := fmt.Sprintf("%s %s", rateText(f.Rate), agoText(f.Age))
 	if f.Node != node {
 		text += " to " + f.Node
-	}
-	if f.Connection > 0 {
-		text += fmt.Sprintf(" (one connection %s %s)", rateText(f.Connection), agoText(f.ConnectionAge))
 	}
 	if f.TripNode == "" {
 		return text + ", distance not measured"

@@ -128,7 +128,6 @@ func Notable(stored, known *api.DataPath) bool {
 		}
 	}
 	return moved(stored.BytesPerSecond, known.BytesPerSecond, stored.RateAt, known.RateAt) ||
-		moved(stored.ConnectionBytesPerSecond, known.ConnectionBytesPerSecond, stored.ConnectionAt, known.ConnectionAt) ||
 		moved(stored.RoundTripSeconds, known.RoundTripSeconds, stored.RoundTripAt, known.RoundTripAt)
 }
 

@@ -16,9 +16,6 @@ type Path struct {
 	Rate float64
 	// Loss is the fraction of packets that are lost by chance, beyond what Rate shows already.
 	Loss float64
-	// Connection is what one connection was seen to carry, in bytes per second: losses bound each connection by itself, and Rate may be that of several. 0: not
-	// known.
-	Connection float64
 }
 
 // known reports whether a rate was measured.
@@ -60,9 +57,6 @@ func (p *Path) share(streams, sharing float64) float64 {
 	rate := p.Rate / sharing
 	if p.Loss > 0 && p.RoundTrip > 0 {
 		rate = min(rate, streams*segmentBytes/p.RoundTrip*math.Sqrt(1.5/p.Loss))
-	}
-	if p.Connection > 0 {
-		rate = min(rate, streams*p.Connection)
 	}
 	return rate
 }

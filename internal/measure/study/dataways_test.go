@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/data/xrootd"
 	"github.com/nearmetal/nearmetal/internal/dataset/paths"
 	"github.com/nearmetal/nearmetal/internal/dataset/predict"
@@ -94,41 +93,18 @@ func (w *waysWorld) calibrate() {
 	w.t.Logf("opening a file that the cache has nothing of takes %.1f round trips, and it hands out %.0f MB/s", trips, w.handing/1e6)
 }
 
-// connection is what a reading of another file through the cache tells of one connection, as the node's door sees it; 0: nothing.
-func (w *waysWorld) connection(from string, p predict.Path) float64 {
-	const reads, request = 0.25, 512 << 10
-	took := w.read(w.cacheURL, w.fresh(), reads, request)
-	now := time.Now()
-	known := paths.LearnConnection(api.DataPath{From: from, RoundTripSeconds: p.RoundTrip, RoundTripAt: &now}, from, paths.Cold{
-		SizeBytes: jobBytes, Files: 0, Bytes: reads * jobBytes, Waits: reads*jobBytes/request + int64(math.Round(w.coldOpening)), Seconds: took, BlockBytes: triedBlock, At: now,
-	})
-	return known.ConnectionBytesPerSecond
-}
-
-// predictAll predicts what each way takes, by what a copy of another file has told, and, with the rate of one connection, by what a reading has told.
-func (w *waysWorld) predictAll(c *tried) (p predict.Path, bare map[predict.Choice]float64) {
+// predictAll predicts what each way takes, by what a copy of another file has told.
+func (w *waysWorld) predictAll(c *tried) predict.Path {
 	from, p := w.figures(c.way, farServer)
-	bare = w.predictBy(c, from, p)
-	p.Connection = w.connection(from, p)
-	c.predicted = w.predictBy(c, from, p)
-	return p, bare
-}
-
-func (w *waysWorld) predictBy(c *tried, from string, p predict.Path) map[predict.Choice]float64 {
-	predicted := map[predict.Choice]float64{}
-	whole := p
-	whole.Connection = 0
 	table := func(opening, held float64) []predict.Prediction {
 		return predict.Table(predict.Work{Bytes: jobBytes, Reads: c.reads, Jobs: 1, Reader: predict.Reader{Trips: opening, RequestBytes: float64(c.request), RequestTrips: 1}}, predict.Ways{
 			Source: &p, FromSource: paths.CopierOf(from), Cache: &predict.CacheAt{Held: held, BlockBytes: triedBlock, Streams: 1, Rate: w.handing},
 		})
 	}
 	for _, one := range slices.Concat(table(w.opening, 1), table(w.coldOpening, 0)[2:]) {
-		predicted[one.Choice] = one.Seconds
+		c.predicted[one.Choice] = one.Seconds
 	}
-	copied := predict.Table(predict.Work{Bytes: jobBytes, Jobs: 1}, predict.Ways{Source: &whole, FromSource: paths.CopierOf(from)})
-	predicted[predict.Copy] = copied[0].Seconds
-	return predicted
+	return p
 }
 
 var triedChoices = []predict.Choice{predict.Copy, predict.Stream, predict.Cold, predict.Warm}
@@ -137,18 +113,16 @@ var triedChoices = []predict.Choice{predict.Copy, predict.Stream, predict.Cold, 
 type waysTried struct {
 	ratios map[predict.Choice][]float64
 	sums   map[string]float64
-	// bare are the errors of streams as predicted by copies alone.
-	bare []float64
 }
 
 func (w *waysWorld) tryAll(c *tried, into *waysTried) {
-	p, bare := w.predictAll(c)
+	p := w.predictAll(c)
 	name := w.fresh()
 	c.actual[predict.Copy] = w.copyOf(farServer, "job", jobBytes).Seconds
 	c.actual[predict.Stream] = w.read(farServer, name, c.reads, c.request)
 	c.actual[predict.Cold] = w.read(w.cacheURL, name, c.reads, c.request)
 	c.actual[predict.Warm] = w.read(w.cacheURL, name, c.reads, c.request)
-	best, chosen, first := math.Inf(1), predict.Copy, predict.Copy
+	best, chosen := math.Inf(1), predict.Copy
 	var row strings.Builder
 	for _, choice := range triedChoices {
 		into.ratios[choice] = append(into.ratios[choice], c.actual[choice]/c.predicted[choice])
@@ -161,15 +135,10 @@ func (w *waysWorld) tryAll(c *tried, into *waysTried) {
 		if c.predicted[choice] < c.predicted[chosen] {
 			chosen = choice
 		}
-		if bare[choice] < bare[first] {
-			first = choice
-		}
 	}
 	into.sums["by prediction"] += c.actual[chosen]
-	into.sums["by copies alone"] += c.actual[first]
-	into.bare = append(into.bare, math.Abs(c.actual[predict.Stream]/bare[predict.Stream]-1))
 	into.sums["by hindsight"] += best
-	w.t.Logf("| %.1f | %.0f | %.2f | %.2f | %d | %.1f | %.1f |%s", 2e3*c.way.Delay.Seconds(), float64(c.way.BitsPerSecond)/1e6, 100*c.way.Loss, c.reads, c.request>>10, p.Rate*8/1e6, p.Connection*8/1e6, row.String())
+	w.t.Logf("| %.1f | %.0f | %.2f | %.2f | %d | %.1f |%s", 2e3*c.way.Delay.Seconds(), float64(c.way.BitsPerSecond)/1e6, 100*c.way.Loss, c.reads, c.request>>10, p.Rate*8/1e6, row.String())
 }
 
 // Caches, cold and warm, and losses are predicted like other ways, by what copies have told.
@@ -184,8 +153,8 @@ func TestCachesAndLossesComeAboutAsPredicted(t *testing.T) {
 		count            int
 	}{{"no losses, BBR", "bbr", false, 12}, {"losses, BBR", "bbr", true, 10}, {"losses, Reno", "reno", true, 10}} {
 		w.congestion(kind.congestion)
-		into := waysTried{ratios: map[predict.Choice][]float64{}, sums: map[string]float64{}}
-		t.Logf("%s: | round trip ms | Mbit/s | loss %% | fraction | part KiB | learned Mbit/s | one connection | copy | predicted | stream | predicted | cold | predicted | warm | predicted |", kind.name)
+		into := waysTried{map[predict.Choice][]float64{}, map[string]float64{}}
+		t.Logf("%s: | round trip ms | Mbit/s | loss %% | fraction | part KiB | learned Mbit/s | copy | predicted | stream | predicted | cold | predicted | warm | predicted |", kind.name)
 		for range kind.count {
 			c := randomWay(random)
 			if c.way.BitsPerSecond > 0 {
@@ -209,11 +178,7 @@ func TestCachesAndLossesComeAboutAsPredicted(t *testing.T) {
 				t.Errorf("%s, %s: the median error is %.0f%%, want 40%% at most", kind.name, choice, 100*errs[len(errs)/2])
 			}
 		}
-		slices.Sort(into.bare)
-		t.Logf("%s, stream by copies alone: error: median %.0f%%, 90th percentile %.0f%%", kind.name, 100*into.bare[len(into.bare)/2], 100*into.bare[len(into.bare)*9/10])
-		for name, sum := range into.sums {
-			t.Logf("%s: %.1f s %s", kind.name, sum, name)
-		}
+		t.Logf("%s: %v", kind.name, into.sums)
 		if always := min(into.sums["always copy"], into.sums["always stream"], into.sums["always cold cache"]); into.sums["by prediction"] > 1.1*always {
 			t.Errorf("%s: choosing by prediction takes %.1f s, and one way for all %.1f s", kind.name, into.sums["by prediction"], always)
 		}
