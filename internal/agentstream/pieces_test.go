@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nearmetal/nearmetal/api"
+	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/driver"
 	"github.com/nearmetal/nearmetal/internal/fabric"
 	"github.com/nearmetal/nearmetal/internal/store"
@@ -200,7 +201,7 @@ func TestAnObservationArrivesAsItWasSent(t *testing.T) {
 			Jobs:   []JobObserved{{ID: "j", StartedAt: &at}},
 			Builds: []BuildObserved{{ID: "x", Attempt: 1}, {ID: "x", Attempt: 2}}, Drift: []string{"d"}, Images: []ImageObserved{{Digest: "i"}},
 		},
-		{Term: 8, Members: []MemberObserved{{ID: "b", Message: "n"}}, PowerOffProblem: "p"},
+		{Term: 8, Members: []MemberObserved{{ID: "b", Message: "n"}}, PowerOffProblem: "p", CacheRoom: &dataset.CacheRoom{Bytes: 9, BlockBytes: 8, Prefetch: 7}},
 	} {
 		if err := client.Send(Up{Observed: want}); err != nil {
 			t.Fatal(err)

@@ -24,7 +24,6 @@ type Passage struct {
 const (
 	FromNodes = "nodes" // several nodes, of which nobody knows which sent what
 	FromDisk  = "disk"  // the node's own: what it has copied is verified
-	FromCache = "cache" // the node's own: what its caches have is handed out
 )
 
 // Fetched is how a node came by all files of a dataset that it did not have.

@@ -154,6 +154,10 @@ func TestTheWayOfADatasetIsChosenByWhatItIsPredictedToTake(t *testing.T) {
 	if d := s.claimOf("c1", "far"); d.Way != api.DatasetCached {
 		t.Errorf("after a crash: %+v", d)
 	}
+	s.eventually(time.Minute, "the cache to run again", func() bool {
+		all := s.dataset("far").Caches
+		return len(all) == 1 && all[0].Running
+	})
 	if got := s.outputOf("c1", readSome("far", 300)); got != fmt.Sprint(300<<10) {
 		t.Errorf("after a crash, a part through the cache: %q", got)
 	}

@@ -28,7 +28,7 @@ func guards() []Mutant {
 		networkGuards,
 		routeGuards,
 		mtuGuards, attachGuards,
-		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards, datasetGuards, cacheGuards,
+		securityGroupGuards, volumeRecordGuards, clusterHomeGuards, storageGuards, datasetGuards, cacheGuards, dataChoiceGuards,
 		floatingGuards,
 		limitGuards,
 		nameGuards,

@@ -382,7 +382,7 @@ var datasetGuards = []Mutant{
 	},
 	{
 		Guard:   "energy of a wait is not made up for a node whose power is not known",
-		File:    "internal/situation/dataplace.go",
+		File:    "internal/situation/dataoutcomes.go",
 		Find:    "if !ok || cpus <= 0 {",
 		Replace: "if !ok && cpus <= 0 {",
 		Test:    "./internal/situation TestWaitingCostsTheMembersPartOfItsNodesIdlePower",
@@ -390,8 +390,8 @@ var datasetGuards = []Mutant{
 	{
 		Guard:   "a node whose way to one of several datasets was never measured has no prediction",
 		File:    "internal/situation/dataplace.go",
-		Find:    "if known = len(answers) > 0 && answers[0].Known; !known {",
-		Replace: "if known = len(answers) > 0; !known {",
+		Find:    "return answers[0].Seconds, answers[0].Known",
+		Replace: "return answers[0].Seconds, true",
 		Test:    "./internal/situation TestPlacementKnowsHowLongDatasetsTakeToEachNode",
 	},
 }

@@ -145,9 +145,6 @@ func (k *Known) cached(w Wish) Option {
 		return out
 	}
 	cache := predict.CacheAt{Held: min(1, float64(w.Cache.HeldBytes)/max(1, reads)), BlockBytes: float64(w.Cache.BlockBytes), Ahead: float64(w.Cache.Prefetch), Streams: 1}
-	if fast := k.Find(w.Node, dataset.FromCache); fast != nil {
-		cache.Rate = fast.Rate
-	}
 	ways := predict.Ways{Cache: &cache}
 	if f != nil {
 		ways.Source = &f.Path

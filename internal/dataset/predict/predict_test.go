@@ -171,3 +171,29 @@ func TestWaitingCostsTheIdlePowerOfTheMembersShare(t *testing.T) {
 		t.Errorf("no time costs %g J", got)
 	}
 }
+
+func TestACacheFetchesWholeBlocksAndWaitsOncePerRequest(t *testing.T) {
+	source := Path{RoundTrip: 0.1, Rate: 1e8}
+	at := func(reads, request, held float64) Prediction {
+		all := Table(Work{Bytes: 1e9, Reads: reads, Jobs: 1, Reader: Reader{RequestBytes: request}}, Ways{Source: &source, Cache: &CacheAt{Held: held, BlockBytes: 1e6}})
+		return all[len(all)-1]
+	}
+	for name, c := range map[string]struct {
+		got                Prediction
+		choice             Choice
+		leastBytes, mostBy float64
+		trips              float64
+	}{
+		// 10 requests of 1 MB touch two blocks each, and wait 10 times.
+		"few large requests": {at(0.01, 1e6, 0), Cold, 19.8e6, 20e6, 10},
+		// 100 requests of 10 kB touch about one block each.
+		"few small requests":       {at(0.001, 1e4, 0), Cold, 95e6, 101e6, 95},
+		"all":                      {at(1, 1e6, 0), Cold, 1e9, 1e9, 1000},
+		"all, of which it has all": {at(1, 1e6, 1), Warm, 0, 0, 0},
+		"of which it has half":     {at(1, 1e6, 0.5), Warm, 5e8, 5e8, 500},
+	} {
+		if p := c.got; p.Choice != c.choice || p.Terms.Bytes < c.leastBytes-1 || p.Terms.Bytes > c.mostBy+1 || math.Abs(p.Terms.Trips-c.trips) > 3 {
+			t.Errorf("%s: %s fetches %g MB in %g waits, want %s, %g to %g MB in %g waits", name, p.Choice, p.Terms.Bytes/1e6, p.Terms.Trips, c.choice, c.leastBytes/1e6, c.mostBy/1e6, c.trips)
+		}
+	}
+}
