@@ -151,7 +151,9 @@ func (a *Agent) carryOut(ctx context.Context, m *memberState, op lifecycle.Membe
 			m.control.StopMember()
 		}
 		m.doors.close()
+		gone := m.doors.gone()
 		a.run(ctx, m, "stop", stopDeadline, func(ctx context.Context) error {
+			gone()
 			failpoint.Hit("agent.before-stop")
 			return m.driver.Stop(ctx, m.id, op.Grace)
 		}, func(m *memberState) { m.state, m.exit, m.ended = driver.StateExited, "stopped", true })
@@ -317,6 +319,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 	control := m.control
 	m.control = nil
 	m.doors.close()
+	gone := m.doors.gone()
 	final := m.want == nil || m.want.Release
 	home := ""
 	if m.want != nil && m.want.ReleaseHome && ownsHome(m.want) && (!m.want.Assignment.IsSnapshot() || len(a.cluster(m)) == 1) {
@@ -335,6 +338,7 @@ func (a *Agent) clean(ctx context.Context, m *memberState) {
 		stack = m.want.Assignment.Stack
 	}
 	a.run(ctx, m, "clean", cleanDeadline, func(ctx context.Context) error {
+		gone()
 		failpoint.Hit("agent.before-clean")
 		if control != nil {
 			if err := control.Close(); err != nil {

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"context"
+	"io"
 	"net"
 	"slices"
 	"sync"
@@ -142,4 +144,40 @@ func carryRequests(cache, inside net.Conn, w *waits) {
 	if half, ok := cache.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
+}
+
+// pass carries a connection to the cache and back, until one side ends it, and counts it.
+func (m *meter) pass(ctx context.Context, inside net.Conn, dial func(context.Context) (net.Conn, error)) error {
+	defer func() { _ = inside.Close() }()
+	cache, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cache.Close() }()
+	stop := context.AfterFunc(ctx, func() { _, _ = inside.Close(), cache.Close() })
+	defer stop()
+	m.opened()
+	var back sync.WaitGroup
+	var bytes int64
+	var waited waits
+	back.Go(func() { bytes = carryAnswers(inside, cache) })
+	carryRequests(cache, inside, &waited)
+	back.Wait()
+	now := time.Now()
+	waited.answered(lastReceived(cache, now))
+	m.ended(bytes, &waited, now)
+	return nil
+}
+
+// carryAnswers copies until the cache ends, and says so to the reader. The kernel moves the bytes (splice(2)). It returns how much came.
+func carryAnswers(inside, cache net.Conn) (bytes int64) {
+	bytes, err := io.Copy(inside, cache)
+	if err != nil {
+		_, _ = inside.Close(), cache.Close()
+		return bytes
+	}
+	if half, ok := inside.(interface{ CloseWrite() error }); ok {
+		_ = half.CloseWrite()
+	}
+	return bytes
 }

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"sync"
-	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
@@ -23,6 +22,8 @@ type Caches interface {
 	States() []dataset.CacheState
 	// Ready reports whether a dataset can be read through its cache, and if it is to be preloaded, whether all of it is there; and if not, why.
 	Ready(uid string, preloaded bool) (ok bool, why string)
+	// Serve has the cache of a dataset serve a connection until that ends, the cache does, or ctx does. The connection is closed then, by the cache, too.
+	Serve(ctx context.Context, uid string, conn net.Conn) error
 	// Dial connects to the cache of a dataset.
 	Dial(ctx context.Context, uid string) (net.Conn, error)
 }
@@ -43,30 +44,40 @@ func (a *Agent) cacheReady(claim dataset.Claim) (ok bool, why string) {
 // that dataset, and no other.
 type doors struct {
 	open    []*door
+	closed  []*door // connections may still be ending
 	problem string
 }
 
-// close ends all that comes through a member's doors.
+// close ends all that comes through a member's doors. It does not wait for that: see gone.
 func (d *doors) close() {
 	for _, each := range d.open {
 		each.close()
 	}
-	*d = doors{}
+	*d = doors{closed: append(d.closed, d.open...)}
+}
+
+// gone returns what waits until nothing comes through the closed doors any more.
+func (d *doors) gone() (wait func()) {
+	all := d.closed
+	d.closed = nil
+	return func() {
+		for _, each := range all {
+			each.passing.Wait()
+		}
+	}
 }
 
 // mostThroughDoor bounds the connections through one door at a time.
 const mostThroughDoor = 256
 
-// door passes the connections of one port on to one cache.
+// door hands the connections of one port to one cache.
 type door struct {
 	listener net.Listener
-	dial     func(context.Context) (net.Conn, error)
+	hand     func(context.Context, net.Conn) error
 	cancel   context.CancelFunc
+	log      *slog.Logger
 	passing  sync.WaitGroup
 	slots    chan struct{}
-	// meter counts what is read through it. counted is called when a connection has ended, and so has its count.
-	meter   *meter
-	counted func(context.Context)
 }
 
 // openDoors opens the doors of a member that runs, and closes those of one that does not. One that is paused keeps what it has.
@@ -105,10 +116,16 @@ func (a *Agent) openDoor(ctx context.Context, m *memberState, claim dataset.Clai
 	if err != nil {
 		return nil, err
 	}
+	hand := func(ctx context.Context, conn net.Conn) error { return a.cfg.Caches.Serve(ctx, claim.UID, conn) }
+	if claim.Metered {
+		meter := a.readings.of(claim.UID, m.id)
+		hand = func(ctx context.Context, conn net.Conn) error {
+			defer a.post(ctx, func() {}) // it is told of now
+			return meter.pass(ctx, conn, func(ctx context.Context) (net.Conn, error) { return a.cfg.Caches.Dial(ctx, claim.UID) })
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
-	d := &door{listener: listener, cancel: cancel, slots: make(chan struct{}, mostThroughDoor), dial: func(ctx context.Context) (net.Conn, error) {
-		return a.cfg.Caches.Dial(ctx, claim.UID)
-	}, meter: a.readings.of(claim.UID, m.id), counted: func(ctx context.Context) { a.post(ctx, func() {}) }}
+	d := &door{listener: listener, log: a.cfg.Log, cancel: cancel, slots: make(chan struct{}, mostThroughDoor), hand: hand}
 	d.passing.Go(func() { d.serve(ctx) })
 	return d, nil
 }
@@ -124,7 +141,9 @@ func (d *door) serve(ctx context.Context) {
 		case d.slots <- struct{}{}:
 			d.passing.Go(func() {
 				defer func() { <-d.slots }()
-				d.pass(ctx, conn)
+				if err := d.hand(ctx, conn); err != nil { // the reader's client tries again
+					d.log.DebugContext(ctx, "a member's connection to a cache has ended", "error", err)
+				}
 			})
 		default: // somebody in the member opens one after the other: that costs the node no more than these
 			_ = conn.Close()
@@ -132,47 +151,10 @@ func (d *door) serve(ctx context.Context) {
 	}
 }
 
-// pass carries a connection to the cache and back, until one side ends it. The kernel moves the bytes (splice(2)).
-func (d *door) pass(ctx context.Context, inside net.Conn) {
-	defer func() { _ = inside.Close() }()
-	cache, err := d.dial(ctx)
-	if err != nil {
-		return // the reader's client tries again
-	}
-	defer func() { _ = cache.Close() }()
-	stop := context.AfterFunc(ctx, func() { _, _ = inside.Close(), cache.Close() })
-	defer stop()
-	d.meter.opened()
-	var back sync.WaitGroup
-	var bytes int64
-	var waited waits
-	back.Go(func() { bytes = carry(inside, cache) })
-	carryRequests(cache, inside, &waited)
-	back.Wait()
-	now := time.Now()
-	waited.answered(lastReceived(cache, now))
-	d.meter.ended(bytes, &waited, now)
-	d.counted(ctx)
-}
-
-// carry copies until the source ends, and says so to the destination. What went wrong ends both. It returns how much came.
-func carry(to, from net.Conn) (bytes int64) {
-	bytes, err := io.Copy(to, from)
-	if err != nil {
-		_, _ = to.Close(), from.Close()
-		return bytes
-	}
-	if half, ok := to.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite()
-	}
-	return bytes
-}
-
-// close ends the door and all that comes through it.
+// close ends the door and all that comes through it, which may take some time.
 func (d *door) close() {
 	_ = d.listener.Close()
 	d.cancel()
-	d.passing.Wait()
 }
 
 func (a *Agent) observedCaches() []dataset.CacheState {
@@ -203,5 +185,8 @@ func (a *Agent) cacheTrouble(m *memberState, states []dataset.CacheState) string
 func (a *Agent) closeDoors() {
 	for _, m := range a.members {
 		m.doors.close()
+	}
+	for _, m := range a.members {
+		m.doors.gone()()
 	}
 }

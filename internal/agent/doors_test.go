@@ -51,14 +51,13 @@ func (c *caches) Ready(string, bool) (bool, string) {
 	return c.ready, "waits for its cache to start"
 }
 
-func (c *caches) Dial(_ context.Context, uid string) (net.Conn, error) {
-	here, there := net.Pipe()
-	go func() { // it says who it is, and repeats what it hears
-		_, _ = io.WriteString(there, uid+":")
-		_, _ = io.Copy(there, there)
-		_ = there.Close()
-	}()
-	return here, nil
+func (c *caches) Serve(ctx context.Context, uid string, conn net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer stop()
+	// It says which it is, and repeats what it hears.
+	_, _ = io.WriteString(conn, uid+":")
+	_, _ = io.Copy(conn, conn)
+	return conn.Close()
 }
 
 func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {

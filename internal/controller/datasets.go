@@ -25,7 +25,8 @@ func datasetsOf(view *state.View, c *state.Cluster, a *api.Assignment) []dataset
 			continue
 		}
 		for i, text := range g.Datasets {
-			use := api.ParseDatasetUse(text).For(a)
+			asked := api.ParseDatasetUse(text)
+			use := asked.For(a)
 			d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name))
 			if d == nil {
 				continue
@@ -35,7 +36,7 @@ func datasetsOf(view *state.View, c *state.Cluster, a *api.Assignment) []dataset
 				claim.Way = use.Way
 			}
 			if use.Way.Cached() {
-				claim.Port = api.FirstCachePort + i
+				claim.Port, claim.Metered = api.FirstCachePort+i, asked.Way == api.DatasetAuto
 			}
 			claims = append(claims, claim)
 		}

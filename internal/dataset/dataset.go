@@ -106,6 +106,8 @@ type Claim struct {
 	Way api.DatasetWay `json:"way,omitempty"`
 	// Port is where the member reaches the cache of one that is cached, on its own loopback.
 	Port int `json:"port,omitempty"`
+	// Metered: what the member reads through the cache is counted, and how long it waits, for what was predicted to be compared with. That costs some of the speed.
+	Metered bool `json:"metered,omitempty"`
 }
 
 // Copied reports whether the member has a copy.

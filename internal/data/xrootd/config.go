@@ -50,6 +50,8 @@ type CacheConfig struct {
 	Paths []string
 	// PatienceSeconds is how long the origin may send nothing until readers get an error; 0 is XRootD's own, half an hour.
 	PatienceSeconds int
+	// Handed: the cache can be handed connections (Cache.Serve).
+	Handed bool
 }
 
 // plainPath is a path of which each part of XRootD makes the same: words in its configuration, its table of rights and its client's URLs.

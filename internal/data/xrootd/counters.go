@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nearmetal/nearmetal/internal/handover"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -60,7 +61,7 @@ func StartCache(ctx context.Context, space netns.Handle, cfg CacheConfig) (*Cach
 	reports := c.reports.LocalAddr().(*net.UDPAddr).AddrPort()
 	p, err := start(ctx, space, launch{
 		at: cfg.Address, work: cfg.Work, base: cfg.Base, text: cfg.text(netip.AddrPortFrom(reports.Addr().Unmap(), reports.Port())),
-		files: map[string]string{fileRights: cfg.rights()}, owned: []string{cfg.Dir}, env: cfg.environment(),
+		files: map[string]string{fileRights: cfg.rights()}, owned: []string{cfg.Dir}, env: cfg.environment(), gate: cfg.Handed,
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("starting a cache of %s: %w", cfg.Origin, err), c.reports.Close())
@@ -137,6 +138,19 @@ func (c *Cache) Counters() Counters {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count
+}
+
+// Serve has the cache serve a connection until that ends, the cache does, or ctx does. It is closed then, also by the cache: one that keeps it is ended.
+func (c *Cache) Serve(ctx context.Context, conn *net.TCPConn) error {
+	if c.gate == nil {
+		_ = conn.Close()
+		return errors.New("the cache was not started to be handed connections")
+	}
+	err := c.gate.Serve(ctx, conn)
+	if errors.Is(err, handover.ErrKept) { // it waits for its origin, or hangs
+		err = errors.Join(err, c.process.kill())
+	}
+	return err
 }
 
 // Stop ends the cache. What it has cached stays.

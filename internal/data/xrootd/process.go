@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nearmetal/nearmetal/internal/handover"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
 
@@ -45,6 +46,7 @@ type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
 	log   string
+	gate  *handover.Gate // nil: it has none
 }
 
 // Server serves files.
@@ -69,6 +71,8 @@ type launch struct {
 	files map[string]string
 	owned []string
 	env   []string
+	// gate: it can be handed connections.
+	gate bool
 }
 
 // start runs xrootd with a configuration, and returns when it listens.
@@ -112,7 +116,7 @@ func start(ctx context.Context, space netns.Handle, l launch) (process, error) {
 	}
 	p.cmd.Dir, p.cmd.Env = l.work, l.env
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.run(space); err != nil {
+	if err := p.run(space, l.gate); err != nil {
 		return process{}, err
 	}
 	if err := p.awaitListening(ctx, space, l.at); err != nil {
@@ -139,18 +143,28 @@ func give(dirs []string) (uid int, err error) {
 }
 
 // run starts the process. The kernel ends it with the thread that starts it (prctl(2), PR_SET_PDEATHSIG), so that thread waits for it and does nothing else.
-func (p *process) run(space netns.Handle) error {
+func (p *process) run(space netns.Handle, gate bool) error {
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: the thread stays in the namespace
 		err := space.Enter()
+		if err == nil && gate {
+			p.gate, err = handover.Install()
+		}
 		if err == nil {
 			err = p.cmd.Start()
 		}
+		if p.gate != nil && err == nil {
+			p.gate.Started(p.cmd.Process.Pid)
+		}
+		ended, made := p.ended, p.gate // p may be copied once it has started
 		started <- err
 		if err == nil {
 			_ = p.cmd.Wait()
-			close(p.ended)
+			close(ended)
+		}
+		if made != nil {
+			_ = made.Close()
 		}
 	}()
 	return <-started
@@ -226,7 +240,15 @@ func (p *process) Stop() error {
 		return nil
 	case <-time.After(stopTime):
 	}
+	return p.kill()
+}
+
+// kill ends the process at once, and returns when it has ended.
+func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	<-p.ended
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
 	return err
 }

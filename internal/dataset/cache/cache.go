@@ -1,7 +1,7 @@
 // Package cache keeps a node's caches of datasets: an XCache for each dataset that members of the node read through it.
 //
 // Each has a process, a directory and a table of rights of its own: nobody reads through it what is not of its dataset. It must never decide which members
-// may reach which cache: the agent does, by what it listens to in members (Store.Dial). A cache ends with its agent, and the next one starts it again over
+// may reach which cache: the agent does, by what it listens to in members (Store.Serve). A cache ends with its agent, and the next one starts it again over
 // what is on the disk. Start with Store.Want and Store.Run; room.go divides the node's room.
 package cache
 
@@ -298,7 +298,7 @@ func (s *Store) start(ctx context.Context, c *cached) error {
 	running, err := xrootd.StartCache(ctx, *s.cfg.Space, xrootd.CacheConfig{
 		Address: at, Origin: origin.Server, Base: s.path(c.uid), Dir: s.path(c.uid, dirStore), Work: s.path(c.uid, dirWork), SizeBytes: size,
 		LowPercent: s.cfg.LowPercent, HighPercent: s.cfg.HighPercent, BlockBytes: s.cfg.BlockBytes, Prefetch: s.cfg.Prefetch, Paths: origin.Paths,
-		PatienceSeconds: s.cfg.PatienceSeconds,
+		PatienceSeconds: s.cfg.PatienceSeconds, Handed: true,
 	})
 	if err != nil {
 		return err
@@ -448,8 +448,25 @@ func (s *Store) Ready(uid string, preloaded bool) (ok bool, why string) {
 	}
 }
 
+// Serve has the cache of a dataset serve a connection until that ends, the cache does, or ctx does. The connection is closed then, by the cache, too.
+func (s *Store) Serve(ctx context.Context, uid string, conn net.Conn) error {
+	s.mu.Lock()
+	c := s.all[uid]
+	var running *xrootd.Cache
+	if c != nil {
+		running = c.running
+	}
+	s.mu.Unlock()
+	inside, ok := conn.(*net.TCPConn)
+	if running == nil || !ok {
+		_ = conn.Close()
+		return errors.New("its cache does not run")
+	}
+	return running.Serve(ctx, inside)
+}
+
 // Dial connects to the cache of a dataset.
-func (s *Store) Dial(ctx context.Context, uid string) (net.Conn, error) {
+func (s *Store) Dial(ctx context.Context, uid string) (conn net.Conn, err error) {
 	s.mu.Lock()
 	c := s.all[uid]
 	var at netip.AddrPort
@@ -460,8 +477,7 @@ func (s *Store) Dial(ctx context.Context, uid string) (net.Conn, error) {
 	if !at.IsValid() {
 		return nil, errors.New("its cache does not run")
 	}
-	var conn net.Conn
-	err := s.cfg.Space.Do(func() (err error) {
+	err = s.cfg.Space.Do(func() (err error) {
 		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp4", at.String())
 		return err
 	})
