@@ -145,8 +145,8 @@ var cacheGuards = []Mutant{
 	{
 		Guard:   "each door leads to its own cache",
 		File:    "internal/agent/doors.go",
-		Find:    "return a.cfg.Caches.Dial(ctx, claim.UID)",
-		Replace: "return a.cfg.Caches.Dial(ctx, m.want.Datasets[0].UID)",
+		Find:    "return a.cfg.Caches.Serve(ctx, claim.UID, conn)",
+		Replace: "return a.cfg.Caches.Serve(ctx, m.want.Datasets[0].UID, conn)",
 		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
 	},
 	{
@@ -162,5 +162,19 @@ var cacheGuards = []Mutant{
 		Find:    "\t\tif !claim.Copied() {\n\t\t\tcontinue\n",
 		Replace: "\t\tif false {\n\t\t\tcontinue\n",
 		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
+	},
+	{
+		Guard:   "a connection that a cache was handed ends with its member",
+		File:    "internal/handover/handover.go",
+		Find:    "\t\tg.shutdown(fd, inode)\n",
+		Replace: "\t\t_ = fd\n",
+		Test:    "./internal/data/xrootd TestAHandedConnectionEndsWithItsMember",
+	},
+	{
+		Guard:   "a cache that keeps a connection of a member that has ended is ended itself",
+		File:    "internal/data/xrootd/counters.go",
+		Find:    "\t\terr = errors.Join(err, c.process.kill())\n",
+		Replace: "",
+		Test:    "./internal/data/xrootd TestACacheThatKeepsAConnectionIsEnded",
 	},
 }
