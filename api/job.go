@@ -133,6 +133,9 @@ const (
 	ReasonAlarmEnded = "AlarmEnded"
 )
 
+// ReasonCacheTooSmall is the reason of a cluster's event that a node's cache is too small for what members read of a dataset through it.
+const ReasonCacheTooSmall = "CacheTooSmall"
+
 // RunID names one attempt of a job: the job's ID, and from the second attempt on ".N". Output is stored by it.
 func (j *Job) RunID() string {
 	if j.Attempt == 0 {

@@ -185,6 +185,8 @@ type leader struct {
 	isolatedSeen [4]any
 	// alarms are the events of alarms that have begun and not ended, by fabric and alarm; a fabric that is not there is to be read.
 	alarms map[string]map[string]api.Event
+	// tight are the caches that were found too small, and told of.
+	tight map[tightCache]bool
 }
 
 func newLeader(cfg Config, leadership store.Leadership) *leader {
@@ -319,7 +321,7 @@ func (l *leader) pass(ctx context.Context) (int64, error) {
 	p := l.newPass(view)
 	p.stir(told, news)
 	l.heardTo = heardTo
-	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.faults(ctx), p.drains(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.prune(ctx))
+	errs = append(errs, p.newNetworks(ctx), p.machines(ctx), p.bmcLogs(ctx), p.faults(ctx), p.drains(ctx), p.clusters(ctx), p.admit(ctx), p.builds(ctx), p.quarantines(ctx), p.networks(ctx), p.volumes(ctx), p.nodeSpans(ctx), p.jobs(ctx), p.fabricAlarms(ctx), p.tightCaches(ctx), p.prune(ctx))
 	return view.Revision, errors.Join(errs...)
 }
 

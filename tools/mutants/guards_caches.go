@@ -177,4 +177,18 @@ var cacheGuards = []Mutant{
 		Replace: "",
 		Test:    "./internal/data/xrootd TestACacheThatKeepsAConnectionIsEnded",
 	},
+	{
+		Guard:   "a cache that is too small is an event once, whichever leader sees it",
+		File:    "internal/controller/tightcaches.go",
+		Find:    "\t\tif !t.Said(log) {\n",
+		Replace: "\t\tif true {\n",
+		Test:    "./internal/controller TestACacheThatIsTooSmallIsAnEventOfEachClusterOnce",
+	},
+	{
+		Guard:   "a cluster is told only of caches that it reads through",
+		File:    "internal/situation/tightcaches.go",
+		Find:    "use.Way.Cached() && d != nil",
+		Replace: "d != nil",
+		Test:    "./internal/controller TestACacheThatIsTooSmallIsAnEventOfEachClusterOnce",
+	},
 }
