@@ -179,7 +179,7 @@ func TestWhatNodesSayOfTheirCachesIsShown(t *testing.T) {
 	}
 }
 
-func TestAPrivateDatasetIsReadAsACopyOnly(t *testing.T) {
+func TestAPrivateDatasetIsReadAsACopyOrThroughACacheOfWebServers(t *testing.T) {
 	s := twoProjects(t)
 	ann := s.ClientAs("ann", "default", api.RoleMember)
 	secret := api.DatasetRequest{
@@ -188,7 +188,11 @@ func TestAPrivateDatasetIsReadAsACopyOnly(t *testing.T) {
 	if _, err := ann.CreateDataset(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	for way, refused := range map[string]bool{"secret": false, "secret:stream": true, "secret:cached": true} {
+	secret.Name, secret.Files = "web", []api.DatasetFile{{URLs: []string{"https://data.example/run1.root"}, Adler32: "0A1B2C3D"}}
+	if _, err := ann.CreateDataset(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	for way, refused := range map[string]bool{"secret": false, "secret:stream": true, "secret:cached": true, "web:stream": true, "web:cached": false} {
 		_, err := ann.CreateCluster(t.Context(), api.ClusterRequest{Name: "c" + strings.ReplaceAll(way, ":", ""), Datasets: []string{way}})
 		if client.HasCode(err, "unfit_dataset") != refused {
 			t.Errorf("%s: %v", way, err)

@@ -66,7 +66,7 @@ func datasetURLsOf(view *state.View, c *state.Cluster, held []api.Assignment) ma
 				key := way{fmt.Sprint(g.Name, " ", at), use.Way}
 				urls, known := made[key]
 				if !known {
-					urls = dataset.URLs(d.Files, use, at)
+					urls = dataset.URLs(d.Files, len(d.Sealed) > 0, use, at)
 					made[key] = urls
 				}
 				if urls == nil {
@@ -152,7 +152,7 @@ func (d *desiredStates) knownDatasets(view *state.View) ([]plan.Dataset, map[str
 							caching[m.Assignment.Node] = here
 						}
 						here[claim.UID] = dataset.CacheOrder{
-							UID: claim.UID, Name: all[at].Name, Files: all[at].Files, Preload: claim.Way == api.DatasetPreloaded || here[claim.UID].Preload,
+							UID: claim.UID, Name: all[at].Name, Files: all[at].Files, Credential: all[at].Credential, Preload: claim.Way == api.DatasetPreloaded || here[claim.UID].Preload,
 						}
 					}
 				}

@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"path"
 	"regexp"
@@ -22,14 +23,71 @@ func Unfit(files []api.DatasetFile, private bool, way api.DatasetWay) string {
 			return "its sources ask for a credential, which members never get; omit :stream to have a copy"
 		}
 	case api.DatasetCached, api.DatasetPreloaded:
-		if private {
-			return fmt.Sprintf("its sources ask for a credential, which caches do not have; omit :%s to have a copy", way)
-		}
-		if _, why := OriginOf(files); why != "" {
-			return why
-		}
+		_, why := BackingOf(files, private)
+		return why
 	}
 	return ""
+}
+
+// Backing is what a dataset's cache reads from: one server of XRootD, or else web servers.
+type Backing struct {
+	// XRootD is the server, and the zero value for one of web servers.
+	XRootD Origin
+	// Web are the URLs of the files, in their order.
+	Web []string
+}
+
+// BackingOf returns what a cache of a dataset reads from, or why no cache can be before its sources. Caches present credentials to web servers only: XRootD's
+// has no setting for one.
+func BackingOf(files []api.DatasetFile, private bool) (backing Backing, why string) {
+	origin, why := OriginOf(files)
+	if why == "" && !private {
+		return Backing{XRootD: origin}, ""
+	}
+	web, whyNot := webOf(files)
+	switch {
+	case whyNot == "":
+		return Backing{Web: web}, ""
+	case private:
+		return Backing{}, "its sources ask for a credential, which caches present to web servers only: " + whyNot
+	case len(web) > 0 || origin.Server == "" && !anyXRootD(files):
+		return Backing{}, whyNot
+	default:
+		return Backing{}, why
+	}
+}
+
+// anyXRootD reports whether any file is at a server of XRootD.
+func anyXRootD(files []api.DatasetFile) bool {
+	return slices.ContainsFunc(files, func(f api.DatasetFile) bool {
+		return slices.ContainsFunc(f.URLs, func(text string) bool { return strings.HasPrefix(text, "root://") })
+	})
+}
+
+// plainURL is a URL of a web server that its cache's configuration can have.
+var plainURL = regexp.MustCompile(`^https?://[A-Za-z0-9.-]+(:[0-9]+)?/[A-Za-z0-9._/+=,@~:%?&-]+$`)
+
+// webOf returns the URLs of a dataset's files at web servers: the first of each file.
+func webOf(files []api.DatasetFile) (urls []string, why string) {
+	for _, f := range files {
+		i := slices.IndexFunc(f.URLs, func(text string) bool {
+			return strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://")
+		})
+		if i < 0 {
+			return nil, fmt.Sprintf("file %s has no source by http:// or https://; ask for a copy instead", f.Path)
+		}
+		u, err := url.Parse(f.URLs[i])
+		switch {
+		case err != nil || !plainURL.MatchString(f.URLs[i]):
+			return nil, fmt.Sprintf("file %s is at a URL with characters that caches don't take (%s); ask for a copy instead", f.Path, f.URLs[i])
+		case !plainPath.MatchString("/" + f.Path):
+			return nil, fmt.Sprintf("file %s has a name with characters that caches don't take; ask for a copy instead", f.Path)
+		case u.Scheme == "https" && net.ParseIP(u.Hostname()) != nil: // nginx compares names alone with a certificate
+			return nil, fmt.Sprintf("file %s is at %s, whose certificate caches can verify by a name only; name the host, or ask for a copy instead", f.Path, u.Host)
+		}
+		urls = append(urls, f.URLs[i])
+	}
+	return urls, ""
 }
 
 // plainPath is a path of which each part of XRootD makes the same: words in its configuration, its table of rights and its client's URLs.
@@ -93,7 +151,7 @@ func OriginOf(files []api.DatasetFile) (origin Origin, why string) {
 
 // URLs are where members of a group read the files of a dataset: the sources, or the cache on their node at a port of their loopback. nil: they have a copy,
 // and asked for one. Where the way was left open, a copy is listed by its paths: programs read the list, and need not know the way.
-func URLs(files []api.DatasetFile, use api.DatasetUse, at int) []string {
+func URLs(files []api.DatasetFile, private bool, use api.DatasetUse, at int) []string {
 	var urls []string
 	switch use.Way {
 	case api.DatasetCopy:
@@ -107,9 +165,12 @@ func URLs(files []api.DatasetFile, use api.DatasetUse, at int) []string {
 			urls = append(urls, f.URLs[0])
 		}
 	case api.DatasetCached, api.DatasetPreloaded:
-		origin, _ := OriginOf(files)
-		for _, there := range origin.Paths {
+		backing, _ := BackingOf(files, private)
+		for _, there := range backing.XRootD.Paths {
 			urls = append(urls, fmt.Sprintf("root://127.0.0.1:%d/%s", api.FirstCachePort+at, there))
+		}
+		for i := range backing.Web {
+			urls = append(urls, fmt.Sprintf("http://127.0.0.1:%d/%s", api.FirstCachePort+at, files[i].Path))
 		}
 	}
 	return urls
@@ -119,8 +180,10 @@ func URLs(files []api.DatasetFile, use api.DatasetUse, at int) []string {
 type CacheOrder struct {
 	UID  string `json:"uid"`
 	Name string `json:"name"`
-	// Files are the dataset's; they have an Origin.
+	// Files are the dataset's; they have a Backing.
 	Files []api.DatasetFile `json:"files,omitempty"`
+	// Credential is what the sources ask for; nil: nothing. Members never get it.
+	Credential *api.DatasetCredential `json:"credential,omitempty"`
 	// Preload: members start once all of it is in the cache, verified.
 	Preload bool `json:"preload,omitempty"`
 	// Purge: the dataset was deleted, and so is what the cache has of it.

@@ -47,8 +47,35 @@ func TestMembersReadPrivateDatasetsAsCopiesOnly(t *testing.T) {
 			t.Errorf("a private one as %s: %q", way, why)
 		}
 	}
-	if why := Unfit([]api.DatasetFile{at("a", "https://far/a")}, false, api.DatasetCached); !strings.Contains(why, "by root://") {
-		t.Errorf("one at a web server, cached: %q", why)
+}
+
+func TestACacheReadsFromOneServerOfXRootDOrFromWebServers(t *testing.T) {
+	both := at("a", "https://far/a", "root://far//x/a")
+	for name, c := range map[string]struct {
+		files   []api.DatasetFile
+		private bool
+		server  string
+		web     []string
+		why     string
+	}{
+		"XRootD before the web":               {[]api.DatasetFile{both}, false, "far:1094", nil, ""},
+		"a credential is for web servers":     {[]api.DatasetFile{both}, true, "", []string{"https://far/a"}, ""},
+		"several web servers":                 {[]api.DatasetFile{at("a", "https://far/a"), at("b", "http://near:81/b?x=1")}, false, "", []string{"https://far/a", "http://near:81/b?x=1"}, ""},
+		"the web has all, XRootD a part":      {[]api.DatasetFile{both, at("b", "https://far/b")}, false, "", []string{"https://far/a", "https://far/b"}, ""},
+		"neither has all":                     {[]api.DatasetFile{at("a", "root://far//a"), at("b", "https://far/b")}, false, "", nil, "no source by root://"},
+		"private at XRootD":                   {[]api.DatasetFile{at("a", "root://far//a")}, true, "", nil, "present to web servers only"},
+		"a certificate of an address":         {[]api.DatasetFile{at("a", "https://192.0.2.1/a")}, false, "", nil, "by a name only"},
+		"a URL with a directive":              {[]api.DatasetFile{at("a", "https://far/a;b")}, false, "", nil, "characters that caches don't take"},
+		"a path within it with a directive":   {[]api.DatasetFile{at("a b", "https://far/a")}, false, "", nil, "characters that caches don't take"},
+		"a URL with a variable of the server": {[]api.DatasetFile{at("a", "http://far/$host")}, false, "", nil, "characters that caches don't take"},
+	} {
+		got, why := BackingOf(c.files, c.private)
+		if got.XRootD.Server != c.server || !slices.Equal(got.Web, c.web) || !strings.Contains(why, c.why) || (why == "") != (c.why == "") {
+			t.Errorf("%s: %+v, %q; want %s, %v, %q", name, got, why, c.server, c.web, c.why)
+		}
+	}
+	if got := URLs([]api.DatasetFile{both}, true, api.DatasetUse{Name: "d", Way: api.DatasetCached}, 2); !slices.Equal(got, []string{"http://127.0.0.1:10942/a"}) {
+		t.Errorf("members read a private one at %q", got)
 	}
 }
 
@@ -57,7 +84,7 @@ func TestURLsLeadToSourcesOrToThePortOfTheCache(t *testing.T) {
 	for way, want := range map[api.DatasetWay][]string{
 		api.DatasetCopy: nil, api.DatasetStream: {"https://far/a"}, api.DatasetCached: {"root://127.0.0.1:10942//x/a"},
 	} {
-		if got := URLs(files, api.DatasetUse{Name: "d", Way: way}, 2); !slices.Equal(got, want) {
+		if got := URLs(files, false, api.DatasetUse{Name: "d", Way: way}, 2); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", way, got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package cache keeps a node's caches of datasets: an XCache for each dataset that members of the node read through it.
+// Package cache keeps a node's caches of datasets: a server for each dataset that members of the node read through it (XCache, or nginx for web servers; server.go).
 //
 // Each has a process, a directory and a table of rights of its own: nobody reads through it what is not of its dataset. It must never decide which members
 // may reach which cache: the agent does, by what it listens to in members (Store.Serve). A cache ends with its agent, and the next one starts it again over
@@ -20,7 +20,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nearmetal/nearmetal/internal/data/xrootd"
 	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/transfer"
 	"github.com/nearmetal/nearmetal/internal/filetree"
@@ -41,6 +40,8 @@ type Config struct {
 	PatienceSeconds int
 	// Allow says why an address must not be an origin's; nil: all may.
 	Allow func(netip.Addr) error
+	// Authorities is a file with the certificates of the authorities that web servers' certificates must come from; empty: those that the host trusts.
+	Authorities string
 	// Space is the network namespace of the caches; nil: this program's.
 	Space *netns.Handle
 	// Changed is called when States has changed.
@@ -64,12 +65,12 @@ type cached struct {
 	uid  string
 	want *dataset.CacheOrder // nil: the leader does not name it
 	// running is its server; nil: there is none. at is where that listens.
-	running *xrootd.Cache
-	at      netip.AddrPort
+	running server
+	at      netip.AddrPort // of one of XRootD
 	size    int64
 	held    int64
 	figures dataset.CacheFigures
-	counted xrootd.Counters // by the present server
+	counted counters // by the present server
 	message string
 	// loading is how far its preload is, while there is one. preloaded: all of it was read through, and is right.
 	loading   string
@@ -105,11 +106,7 @@ func Open(cfg Config) (*Store, error) {
 	if s.cfg.Allow == nil {
 		s.cfg.Allow = func(netip.Addr) error { return nil }
 	}
-	sample := xrootd.CacheConfig{
-		Origin: "origin:1094", Dir: cfg.Dir, Work: cfg.Dir, SizeBytes: cmp.Or(cfg.MaxBytes, mostDefault), BlockBytes: cfg.BlockBytes, Prefetch: cfg.Prefetch,
-		LowPercent: cfg.LowPercent, HighPercent: cfg.HighPercent,
-	}
-	if err := sample.Validate(); err != nil {
+	if err := validate(cfg); err != nil {
 		return nil, fmt.Errorf("caches can't be as they are configured (--xcache): %w", err)
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
@@ -121,8 +118,10 @@ func Open(cfg Config) (*Store, error) {
 	}
 	for _, e := range found {
 		c := &cached{uid: e.Name()}
-		if info, err := os.Stat(s.path(c.uid, dirWork)); err == nil {
-			c.lastUse = info.ModTime()
+		for _, name := range []string{"", dirWork} { // that of XCache changes with each start
+			if info, err := os.Stat(s.path(c.uid, name)); err == nil {
+				c.lastUse = info.ModTime()
+			}
 		}
 		c.held = onDisk(s.path(c.uid, dirStore))
 		s.all[c.uid] = c
@@ -177,14 +176,13 @@ func (s *Store) loadIfWanted(ctx context.Context, c *cached) {
 		return
 	}
 	order, running, at := *c.want, c.running, c.at.String()
-	origin, _ := dataset.OriginOf(order.Files)
 	if size := need(&order, s.cfg.BlockBytes, cmp.Or(s.cfg.HighPercent, 90), 1<<62); c.size < size {
 		c.message = fmt.Sprintf("it can't be preloaded into a cache of %d MiB: with room to spare it takes %d MiB (nothing is known of files without a size); read it as cached, or give the node more room (--xcache)", c.size>>20, size>>20)
 		return
 	}
 	c.loading = "is being read into its cache"
 	s.loads.Go(func() {
-		err := s.preload(ctx, c, &order, at, origin.Paths)
+		err := s.preload(ctx, c, &order, running, at)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.loading = ""
@@ -275,37 +273,39 @@ func (s *Store) start(ctx context.Context, c *cached) error {
 	s.mu.Lock()
 	order := *c.want
 	s.mu.Unlock()
-	origin, why := dataset.OriginOf(order.Files)
+	backing, why := dataset.BackingOf(order.Files, order.Credential != nil)
 	if why != "" {
 		return errors.New(why)
 	}
-	if err := s.allowed(ctx, origin.Server); err != nil {
-		return err
+	servers := []string{backing.XRootD.Server}
+	if len(backing.Web) > 0 {
+		servers = webServers(backing.Web)
+	}
+	for _, at := range servers {
+		if err := s.allowed(ctx, at); err != nil {
+			return err
+		}
 	}
 	size, err := s.makeRoom(ctx, c, &order)
 	if err != nil {
 		return err
 	}
-	var at netip.AddrPort
-	if err := s.cfg.Space.Do(func() (err error) {
-		if at, err = freeAddress(); err != nil {
-			return err
-		}
-		return protect(ctx)
-	}); err != nil {
+	if err := s.cfg.Space.Do(func() error { return protect(ctx) }); err != nil {
 		return err
 	}
-	running, err := xrootd.StartCache(ctx, *s.cfg.Space, xrootd.CacheConfig{
-		Address: at, Origin: origin.Server, Base: s.path(c.uid), Dir: s.path(c.uid, dirStore), Work: s.path(c.uid, dirWork), SizeBytes: size,
-		LowPercent: s.cfg.LowPercent, HighPercent: s.cfg.HighPercent, BlockBytes: s.cfg.BlockBytes, Prefetch: s.cfg.Prefetch, Paths: origin.Paths,
-		PatienceSeconds: s.cfg.PatienceSeconds, Handed: true,
-	})
+	var running server
+	var at netip.AddrPort
+	if len(backing.Web) > 0 {
+		running, err = s.startWeb(ctx, c, &order, backing.Web, size)
+	} else {
+		running, at, err = s.startXRootD(ctx, c, backing.XRootD, size)
+	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.running, c.at, c.size, c.counted, c.message = running, at, size, xrootd.Counters{}, ""
+	c.running, c.at, c.size, c.counted, c.message = running, at, size, counters{}, ""
 	return nil
 }
 
@@ -326,16 +326,6 @@ func (s *Store) allowed(ctx context.Context, server string) error {
 		}
 	}
 	return nil
-}
-
-// freeAddress is an address of the loopback at which nobody listens.
-func freeAddress() (netip.AddrPort, error) {
-	l, err := net.Listen("tcp4", "0.0.0.0:0")
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), l.Close()
 }
 
 // noteStart notes how a start went.
@@ -392,13 +382,13 @@ func (s *Store) stopAll() {
 
 // take adds what the present server has counted since it was last asked; the lock is held.
 func (s *Store) take(c *cached) bool {
-	now, was := c.running.Counters(), c.counted
+	now, was := c.running.counters(), c.counted
 	c.counted = now
 	c.figures.HitBytes += now.HitBytes - was.HitBytes
-	c.figures.MissBytes += now.MissBytes + now.BypassBytes - was.MissBytes - was.BypassBytes
-	c.figures.AheadBytes += now.AheadBytes() - was.AheadBytes()
+	c.figures.MissBytes += now.MissBytes - was.MissBytes
+	c.figures.AheadBytes += now.AheadBytes - was.AheadBytes
 	c.figures.AgainBytes += now.AgainBytes - was.AgainBytes
-	return now.Files != was.Files
+	return now.reads != was.reads
 }
 
 // look reads the figures of what runs, and reports whether they differ.
@@ -452,7 +442,7 @@ func (s *Store) Ready(uid string, preloaded bool) (ok bool, why string) {
 func (s *Store) Serve(ctx context.Context, uid string, conn net.Conn) error {
 	s.mu.Lock()
 	c := s.all[uid]
-	var running *xrootd.Cache
+	var running server
 	if c != nil {
 		running = c.running
 	}

@@ -5,6 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -18,13 +22,20 @@ import (
 const nobody = 65534
 
 // preload reads all of a dataset through its cache, and verifies it. The cache keeps it: it is large enough, and nobody else's files are in it.
-func (s *Store) preload(ctx context.Context, c *cached, order *dataset.CacheOrder, at string, paths []string) error {
+func (s *Store) preload(ctx context.Context, c *cached, order *dataset.CacheOrder, through server, at string) error {
+	backing, _ := dataset.BackingOf(order.Files, order.Credential != nil)
 	for i, f := range order.Files {
 		s.mu.Lock()
 		c.loading = fmt.Sprintf("is being read into its cache: file %d of %d", i+1, len(order.Files))
 		s.mu.Unlock()
 		s.cfg.Changed()
-		if err := s.readThrough(ctx, at, paths[i], f); err != nil {
+		var err error
+		if web, is := through.(webServer); is {
+			err = readWeb(ctx, web, f)
+		} else {
+			err = s.readThrough(ctx, at, backing.XRootD.Paths[i], f)
+		}
+		if err != nil {
 			return fmt.Errorf("file %s can't be preloaded: %w", f.Path, err)
 		}
 	}
@@ -62,4 +73,23 @@ func (s *Store) readThrough(ctx context.Context, at, path string, f api.DatasetF
 	default:
 		return verified
 	}
+}
+
+// readWeb reads a file through a cache of web servers, and verifies it.
+func readWeb(ctx context.Context, through webServer, f api.DatasetFile) error {
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return through.Dial(ctx) }}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, (&url.URL{Scheme: "http", Host: "cache", Path: "/" + f.Path}).String(), nil)
+	if err != nil {
+		return err
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	if answer.StatusCode != http.StatusOK {
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 200))
+		return fmt.Errorf("its source answers %s: %s", answer.Status, strings.TrimSpace(string(said)))
+	}
+	return transfer.VerifyStream(answer.Body, f)
 }
