@@ -109,7 +109,7 @@ worker_processes 2;
 events { worker_connections 1024; }
 http {
 	log_format reports escape=json '{"path":"$uri","status":"$upstream_cache_status","range":"$upstream_http_content_range","length":"$upstream_http_content_length","code":"$upstream_status"}';
-	access_log syslog:server=unix:%[1]s/%[3]s,nohostname reports;
+	access_log %[1]s/%[3]s reports;
 	log_subrequest on;
 	proxy_cache_path %[1]s/%[4]s levels=1:2 keys_zone=blocks:%[5]d max_size=%[6]d inactive=3650d use_temp_path=off;
 	proxy_cache blocks;

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // Counters are what a cache has done since it was started, in whole blocks: what a reader asks for a part of counts as a whole.
@@ -18,12 +17,8 @@ type Counters struct {
 	had map[string]map[int64]bool
 }
 
-// add adds what a report says, a line of syslog (RFC 3164) with JSON at its end. Lines that say something else are left out.
+// add adds what a report says, a line of JSON. Lines that say something else are left out.
 func (c *Counters) add(line string) {
-	at := strings.IndexByte(line, '{')
-	if at < 0 {
-		return
-	}
 	var said struct {
 		Path   string `json:"path"`
 		Status string `json:"status"`
@@ -31,7 +26,7 @@ func (c *Counters) add(line string) {
 		Length string `json:"length"`
 		Code   string `json:"code"`
 	}
-	if json.Unmarshal([]byte(line[at:]), &said) != nil {
+	if json.Unmarshal([]byte(line), &said) != nil {
 		return
 	}
 	first, bytes, ok := extent(said.Range, said.Length)

@@ -1,6 +1,7 @@
 package webcache
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
@@ -39,7 +42,7 @@ type Cache struct {
 	cmd     *exec.Cmd
 	base    string
 	ended   chan struct{}
-	reports *net.UnixConn
+	reports *os.File
 	mu      sync.Mutex
 	count   Counters
 }
@@ -95,7 +98,7 @@ func (c *Cache) prepare(group int, cfg Config) error {
 		return err
 	}
 	var err error
-	if c.reports, err = listenReports(filepath.Join(c.base, fileReports)); err != nil {
+	if c.reports, err = openReports(filepath.Join(c.base, fileReports)); err != nil {
 		return err
 	}
 	for _, name := range []string{"", dirStore, fileConfig, fileReports} {
@@ -106,14 +109,13 @@ func (c *Cache) prepare(group int, cfg Config) error {
 	return nil
 }
 
-// listenReports listens at a socket whose path may be longer than an address can be (unix(7)).
-func listenReports(path string) (*net.UnixConn, error) {
-	var conn *net.UnixConn
-	err := byShortPath(filepath.Dir(path), func(dir string) (err error) {
-		conn, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, filepath.Base(path)), Net: "unixgram"})
-		return err
-	})
-	return conn, err
+// openReports makes the pipe that the server writes its reports to, and opens it at both ends: so the server's own opening of it does not wait. A pipe loses
+// none of them.
+func openReports(path string) (*os.File, error) {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
 }
 
 // byShortPath calls f with a short path of a directory.
@@ -144,19 +146,13 @@ func (c *Cache) run(space netns.Handle) error {
 	return <-started
 }
 
-// listen adds up what the cache reports until the socket is closed.
+// listen adds up what the cache reports until the pipe is closed.
 func (c *Cache) listen() {
-	data := make([]byte, 1<<16)
-	for {
-		n, err := c.reports.Read(data)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err == nil {
-			c.mu.Lock()
-			c.count.add(string(data[:n]))
-			c.mu.Unlock()
-		}
+	lines := bufio.NewScanner(c.reports)
+	for lines.Scan() {
+		c.mu.Lock()
+		c.count.add(lines.Text())
+		c.mu.Unlock()
 	}
 }
 
@@ -248,7 +244,7 @@ func (c *Cache) Stop() error {
 		}
 		_ = conn.Close()
 	}
-	if closed := c.reports.Close(); !errors.Is(closed, net.ErrClosed) { // as it is when it is ended twice
+	if closed := c.reports.Close(); !errors.Is(closed, os.ErrClosed) { // as it is when it is ended twice
 		err = errors.Join(err, closed)
 	}
 	return err

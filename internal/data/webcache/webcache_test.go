@@ -252,12 +252,12 @@ func TestConfigurationsWithMoreThanFilesAreRefused(t *testing.T) {
 func TestWhatIsFetchedAgainIsCountedByBlock(t *testing.T) {
 	var c Counters
 	for _, line := range []string{
-		`<190>Nov 29 01:00:00 nginx: {"path":"/a","status":"MISS","range":"bytes 0-99/250","length":"100","code":"206"}`,
-		`<190>Nov 29 01:00:00 nginx: {"path":"/a","status":"HIT","range":"bytes 0-99/250","length":"100","code":""}`,
-		`<190>Nov 29 01:00:00 nginx: {"path":"/a","status":"MISS","range":"bytes 0-99/250","length":"100","code":"206"}`,
-		`<190>Nov 29 01:00:00 nginx: {"path":"/b","status":"MISS","range":"","length":"70","code":"200"}`,
-		`<190>Nov 29 01:00:00 nginx: {"path":"/b","status":"MISS","range":"","length":"70","code":"403"}`,
-		`<190>Nov 29 01:00:00 nginx: {"path":"/","status":"","range":"","length":"","code":""}`,
+		`{"path":"/a","status":"MISS","range":"bytes 0-99/250","length":"100","code":"206"}`,
+		`{"path":"/a","status":"HIT","range":"bytes 0-99/250","length":"100","code":""}`,
+		`{"path":"/a","status":"MISS","range":"bytes 0-99/250","length":"100","code":"206"}`,
+		`{"path":"/b","status":"MISS","range":"","length":"70","code":"200"}`,
+		`{"path":"/b","status":"MISS","range":"","length":"70","code":"403"}`,
+		`{"path":"/","status":"","range":"","length":"","code":""}`,
 	} {
 		c.add(line)
 	}
