@@ -325,6 +325,41 @@ func TestMembersReadADatasetThroughTheCacheOfTheirNode(t *testing.T) {
 	})
 }
 
+func TestMembersReadADatasetOfAWebServerThroughTheCacheOfTheirNode(t *testing.T) {
+	program(t, ordinary)
+	for _, name := range []string{"curl", "setpriv"} {
+		needs.Program(t, name)
+	}
+	nothingLeft(t)
+	web := startNginx(t)
+	s := startSite(t, 1)
+	sha, adler := web.add("events.root", 9<<20)
+	source := "http://" + net.JoinHostPort(s.hostAddress(), web.port) + "/events.root"
+	s.must("dataset", "add", "far", "--file", source+",path=2016/events.root,adler32="+adler+",size=9437184")
+	s.must("cluster", "create", "c1", "--memory", "256MiB", "--dataset", "far:cached", "--timeout", "2m")
+	if got := s.outputOf("c1", "cat /etc/nearmetal/datasets/far.urls"); got != "http://127.0.0.1:10940/2016/events.root" {
+		t.Errorf("members find the URL %q", got)
+	}
+	for i := range 2 {
+		if got := s.outputOf("c1", "curl -sf $(cat /etc/nearmetal/datasets/far.urls) | sha256sum"); got != sha+"  -" {
+			t.Errorf("read %d: %q, want the content of the file", i, got)
+		}
+	}
+	s.eventually(30*time.Second, "both reads to be counted", func() bool {
+		all := s.dataset("far").Caches
+		return len(all) == 1 && all[0].MissBytes == 9<<20 && all[0].HitBytes == 9<<20 && all[0].HeldBytes >= 9<<20
+	})
+	if got := s.outputOf("c1", "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:10940/other.root"); got != "404" {
+		t.Errorf("a file of the same server that is not of the dataset: %q", got)
+	}
+	s.must("cluster", "delete", "c1", "--yes")
+	s.must("dataset", "delete", "far")
+	s.eventually(time.Minute, "the cache to be gone from the disk", func() bool {
+		left, _ := filepath.Glob(filepath.Join(s.dir, "nodes", "*", "caches", "*"))
+		return len(left) == 0
+	})
+}
+
 // explained is what the explanation of a cluster tells of its datasets.
 type explained struct {
 	Choices  []api.DataChoice  `json:"data_choices"`

@@ -175,6 +175,24 @@ func (c *Cache) awaitListening(ctx context.Context) error {
 	}
 }
 
+// awaitRefusal waits until nobody answers: nginx ends after the process that waits for it.
+func (c *Cache) awaitRefusal() {
+	again, late := time.NewTicker(5*time.Millisecond), time.After(stopTime)
+	defer again.Stop()
+	for {
+		conn, err := c.Dial(context.Background()) // it must end, whatever its starter's context says
+		if err != nil {
+			return
+		}
+		_ = conn.Close()
+		select {
+		case <-again.C:
+		case <-late:
+			return
+		}
+	}
+}
+
 // Dial connects to the cache.
 func (c *Cache) Dial(ctx context.Context) (net.Conn, error) {
 	var conn net.Conn
@@ -237,13 +255,7 @@ func (c *Cache) Stop() error {
 	case <-time.After(stopTime):
 		err = errors.Join(err, errors.New("nginx does not end"))
 	}
-	for late := time.Now().Add(stopTime); time.Now().Before(late); time.Sleep(5 * time.Millisecond) { // it ends after the process that waits for it
-		conn, refused := c.Dial(context.Background())
-		if refused != nil {
-			break
-		}
-		_ = conn.Close()
-	}
+	c.awaitRefusal()
 	if closed := c.reports.Close(); !errors.Is(closed, os.ErrClosed) { // as it is when it is ended twice
 		err = errors.Join(err, closed)
 	}
