@@ -46,7 +46,9 @@ type Quota struct {
 	// Disk bounds the private disks of members.
 	Disk Bytes `json:"disk,omitempty"`
 	// Storage bounds what volumes and their snapshots hold.
-	Storage  Bytes `json:"storage,omitempty"`
+	Storage Bytes `json:"storage,omitempty"`
+	// Datasets bound what nodes hold of its datasets, in replicas and caches, when more is asked for.
+	Datasets Bytes `json:"datasets,omitempty"`
 	Members  int   `json:"members,omitempty"`
 	Clusters int   `json:"clusters,omitempty"`
 	// Addresses bound the floating addresses that the project has allocated.

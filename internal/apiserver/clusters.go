@@ -121,6 +121,9 @@ func (s *Server) newIntent(ctx context.Context, want manifest.Cluster) (api.Clus
 	if err := knownDatasets(want.Spec, project, view); err != nil {
 		return none, err
 	}
+	if err := s.clusterDataFits(view, project, want.Name, want.Spec); err != nil {
+		return none, err
+	}
 	withDisks(want.Spec, api.ClusterSpec{}, view)
 	if err := knownHere(project, want.Spec, view, s.cfg.Offers); err != nil {
 		return none, err

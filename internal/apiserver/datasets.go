@@ -45,7 +45,7 @@ func (s *Server) registerDatasets() {
 	operation(s, "GET /v1/datasets/{name}", AccessRead, "get-dataset", "Show a dataset", "", http.StatusOK, s.getDataset, codeNoDataset)
 	operation(s, "POST /v1/datasets/{name}/replicate", AccessChange, "replicate-dataset", "Have nodes keep a replica of a dataset",
 		"The named nodes fetch the dataset and keep it, whether or not members there have it.", http.StatusOK, s.replicateDataset,
-		bodyCodes(codeInvalidRequest, codeNoDataset, codeNoNode)...)
+		bodyCodes(codeInvalidRequest, codeNoDataset, codeNoNode, codeOverQuota)...)
 	operation(s, "POST /v1/datasets/{name}/evict", AccessChange, "evict-dataset", "Remove replicas of a dataset",
 		"The named nodes remove their replicas; without names, all nodes do. Refused while members on one of them have the dataset.", http.StatusOK, s.evictDataset,
 		bodyCodes(codeInvalidRequest, codeNoDataset, codeNoNode, codeReplicaInUse)...)
@@ -365,6 +365,9 @@ func (s *Server) replicateDataset(ctx context.Context, in *datasetBody) (*body[a
 	}
 	if len(nodes) == 0 {
 		return nil, failFields(codeInvalidRequest, api.FieldProblem{Location: "nodes", Message: "is empty; name the nodes that should keep a replica"})
+	}
+	if err := s.replicasFit(view, d, nodes); err != nil {
+		return nil, err
 	}
 	return s.changeDataset(ctx, d, in.Name, func(d *api.Dataset) error {
 		d.Nodes = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(d.Nodes), nodes...))))

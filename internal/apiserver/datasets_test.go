@@ -8,8 +8,10 @@ import (
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/api/client"
+	"github.com/nearmetal/nearmetal/internal/apiserver/apiservertest"
 	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/plan"
+	"github.com/nearmetal/nearmetal/internal/store/memory"
 )
 
 // events is a dataset of one file.
@@ -177,6 +179,64 @@ func TestWhatNodesSayOfTheirCachesIsShown(t *testing.T) {
 	if err != nil || len(d.Caches) != 1 || d.Caches[0] != want || len(d.Replicas) != 0 {
 		t.Errorf("shown %+v, %+v, %v; want %+v", d.Caches, d.Replicas, err, want)
 	}
+}
+
+func TestAProjectsQuotaBoundsWhatNodesHoldOfItsDatasets(t *testing.T) {
+	s := apiservertest.New(t, memory.New(), nil)
+	s.AddNode("n1", 4)
+	s.AddNode("n2", 4)
+	s.Project("lab", api.Quota{Datasets: 100 << 20})
+	eve := s.ClientAs("eve", "lab", api.RoleMember)
+	add := func(name string, bytes int64) string {
+		d, err := eve.CreateDataset(t.Context(), api.DatasetRequest{Name: name, Files: []api.DatasetFile{{URLs: []string{"root://far//" + name}, Adler32: "0A1B2C3D", SizeBytes: bytes}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.UID
+	}
+	a, b := add("a", 40<<20), add("b", 60<<20)
+	add("unknown", 0)
+	refused := func(what string, err error, want bool, words ...string) {
+		t.Helper()
+		if client.HasCode(err, "over_quota") != want || !want && err != nil {
+			t.Errorf("%s: %v; want it refused: %t", what, err, want)
+		}
+		for _, word := range words {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: %v, want %q in it", what, err, word)
+			}
+		}
+	}
+	create := func(name string, datasets ...string) error {
+		_, err := eve.CreateCluster(t.Context(), api.ClusterRequest{Name: name, Datasets: datasets})
+		return err
+	}
+	replicate := func(name string, nodes ...string) error {
+		_, err := eve.ReplicateDataset(t.Context(), name, nodes)
+		return err
+	}
+	refused("both, once", create("c1", "a", "b"), false)
+	refused("one on both nodes", replicate("b", "n1", "n2"), true, "120MiB", "100MiB", "evict")
+	refused("one of unknown size", create("c2", "unknown"), true, "size=")
+	s.Live.SayDatasets(
+		plan.Node{Name: "n1", States: []dataset.State{{UID: a, HeldBytes: 40 << 20}, {UID: "gone", HeldBytes: 1 << 40}}},
+		plan.Node{Name: "n2", Caches: []dataset.CacheState{{UID: b, HeldBytes: 30 << 20}}},
+	)
+	if p, err := eve.Project(t.Context(), "lab"); err != nil || p.Used.Datasets != 70<<20 {
+		t.Errorf("the project uses %s, %v; want what replicas and caches hold", p.Used.Datasets, err)
+	}
+	refused("what is there", create("c3", "a"), false)
+	refused("the rest of what is cached", create("c4", "b:cached"), false)
+	refused("a copy of what is cached", create("c5", "b"), true, "60MiB", "70MiB")
+	refused("one that is streamed", create("c6", "unknown:stream"), false)
+	refused("where it is", replicate("a", "n1"), false)
+	refused("where it is not", replicate("a", "n2"), true)
+	s.Project("free", api.Quota{})
+	if _, err := s.ClientAs("ann", "free", api.RoleMember).CreateDataset(t.Context(), api.DatasetRequest{Name: "a", Files: []api.DatasetFile{{URLs: []string{"root://far//a"}, Adler32: "0A1B2C3D"}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.ClientAs("ann", "free", api.RoleMember).CreateCluster(t.Context(), api.ClusterRequest{Name: "c", Datasets: []string{"a"}})
+	refused("in a project without a quota", err, false)
 }
 
 func TestAPrivateDatasetIsReadAsACopyOrThroughACacheOfWebServers(t *testing.T) {

@@ -47,9 +47,10 @@ func (s *Server) projectStatuses(ctx context.Context, view *state.View, projects
 			return nil, err
 		}
 	}
-	all := []api.ProjectStatus{}
+	all, data := []api.ProjectStatus{}, s.dataHeld(view)
 	for _, p := range projects {
 		out := api.ProjectStatus{Project: *p, Used: usedBy(view, p.Name, used)}
+		out.Used.Datasets = api.Bytes(data[p.Name])
 		out.Shares = max(out.Shares, 1)
 		if p.Quota.EnergyJoules > 0 {
 			out.Used.EnergyJoules = energy[p.Name]

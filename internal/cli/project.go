@@ -107,8 +107,12 @@ func (a *app) printProject(w io.Writer, p api.ProjectStatus) {
 	if limit := p.Quota.EnergyJoules; limit > 0 {
 		energy = usedOf(kilowattHours(p.Used.EnergyJoules), kilowattHours(limit), true) + " in 30 days"
 	}
+	datasets := ""
+	if p.Used.Datasets > 0 || p.Quota.Datasets > 0 {
+		datasets = usedOf(volumeBytes(p.Used.Datasets), volumeBytes(p.Quota.Datasets), p.Quota.Datasets > 0)
+	}
 	fields(w, "Name", p.Name, "Description", p.Description, "Shares", strconv.Itoa(p.Shares), "Cores", q[0], "Memory", q[1], "Members", q[2],
-		"Clusters", q[3], "Storage", storage, "Addresses", addresses, "Energy", energy, "Devices", countersText(p), "Created", created)
+		"Clusters", q[3], "Storage", storage, "Datasets", datasets, "Addresses", addresses, "Energy", energy, "Devices", countersText(p), "Created", created)
 }
 
 func (a *app) projectShow() *cobra.Command {
@@ -133,7 +137,7 @@ func (a *app) projectShow() *cobra.Command {
 // projectFlags are what can be set of a project.
 type projectFlags struct {
 	api.ProjectRequest
-	memory, disk, storage, energy string
+	memory, disk, storage, datasets, energy string
 }
 
 func (f *projectFlags) add(flags *pflag.FlagSet) {
@@ -143,6 +147,7 @@ func (f *projectFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.memory, "memory", "0", "memory its clusters may hold at once, like 512GiB (0: no limit)")
 	flags.StringVar(&f.disk, "disk", "0", "private disks its clusters may hold at once, like 2TiB (0: no limit)")
 	flags.StringVar(&f.storage, "storage", "0", "bytes its volumes and their snapshots may hold at once, like 10TiB (0: no limit)")
+	flags.StringVar(&f.datasets, "datasets", "0", "bytes that nodes may hold of its datasets in replicas and caches, like 5TiB (0: no limit)")
 	flags.IntVar(&f.Quota.Members, "members", 0, "members its clusters may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Clusters, "clusters", 0, "clusters it may have at once (0: no limit)")
 	flags.IntVar(&f.Quota.Addresses, "addresses", 0, "floating addresses it may have at once (0: no limit)")
@@ -181,6 +186,13 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 		f.Quota.EnergyJoules = joules
 	}
+	if f.datasets != "0" {
+		datasets, err := api.ParseBytes(f.datasets)
+		if err != nil {
+			return usage("--datasets: %v", err)
+		}
+		f.Quota.Datasets = datasets
+	}
 	if f.Shares < 1 {
 		return usage("--shares: %d is too small; give at least 1", f.Shares)
 	}
@@ -193,7 +205,7 @@ func (f *projectFlags) check(flags *pflag.FlagSet) error {
 		}
 	}
 	for name, n := range map[string]int64{
-		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "storage": int64(f.Quota.Storage), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters), "addresses": int64(f.Quota.Addresses),
+		"cores": int64(f.Quota.Cores), "memory": int64(f.Quota.Memory), "disk": int64(f.Quota.Disk), "storage": int64(f.Quota.Storage), "datasets": int64(f.Quota.Datasets), "members": int64(f.Quota.Members), "clusters": int64(f.Quota.Clusters), "addresses": int64(f.Quota.Addresses),
 	} {
 		if n < 0 {
 			return usage("--%s: %s is below zero; give a limit, or 0 for none", name, flags.Lookup(name).Value)
@@ -211,7 +223,7 @@ func (f *projectFlags) patch(flags *pflag.FlagSet) api.MergePatch {
 		value any
 	}{
 		"description": {settings, f.Description}, "shares": {settings, f.Shares},
-		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "storage": {quota, f.Quota.Storage}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
+		"cores": {quota, f.Quota.Cores}, "memory": {quota, f.Quota.Memory}, "disk": {quota, f.Quota.Disk}, "storage": {quota, f.Quota.Storage}, "datasets": {quota, f.Quota.Datasets}, "members": {quota, f.Quota.Members}, "clusters": {quota, f.Quota.Clusters}, "addresses": {quota, f.Quota.Addresses},
 		"energy": {quota, f.Quota.EnergyJoules},
 	} {
 		if flags.Changed(name) {
@@ -275,7 +287,7 @@ refused.`,
 		if err := firstError(oneArg("project")(cmd, args), f.check(cmd.Flags())); err != nil {
 			return err
 		}
-		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "storage", "members", "clusters", "addresses", "energy", "device"} {
+		for _, name := range []string{"description", "shares", "cores", "memory", "disk", "storage", "datasets", "members", "clusters", "addresses", "energy", "device"} {
 			if cmd.Flags().Changed(name) {
 				return nil
 			}

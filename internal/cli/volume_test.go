@@ -202,14 +202,15 @@ func TestAVolumeIsWipedWithoutAQuestionOnlyIfItIsKnownToBeEmpty(t *testing.T) {
 
 func TestAProjectsQuotaBoundsItsStorage(t *testing.T) {
 	f := newFake(t)
-	lab := api.ProjectStatus{Project: api.Project{Name: "lab", Quota: api.Quota{Storage: 10 << 40}}, Used: api.Quota{Storage: 3 << 30}}
+	lab := api.ProjectStatus{Project: api.Project{Name: "lab", Quota: api.Quota{Storage: 10 << 40, Datasets: 5 << 40}}, Used: api.Quota{Storage: 3 << 30, Datasets: 70 << 20}}
 	f.fixed("PATCH /v1/projects/lab", lab)
 	f.fixed("GET /v1/projects/lab", lab)
 	has(t, f.shell().run(t, "project", "set", "lab", "--storage", "10TiB"), 0, "Storage:   3GiB of 10TiB\n")
 	has(t, f.shell().run(t, "project", "set", "lab", "--addresses", "3"), 0, "lab")
-	has(t, f.shell().run(t, "project", "show", "lab"), 0, "Storage:   3GiB of 10TiB\n")
+	has(t, f.shell().run(t, "project", "show", "lab"), 0, "Storage:   3GiB of 10TiB\n", "Datasets:  70MiB of 5TiB\n")
+	has(t, f.shell().run(t, "project", "set", "lab", "--datasets", "5TiB"), 0, "Datasets:  70MiB of 5TiB\n")
 	has(t, f.shell().run(t, "project", "set", "lab", "--storage", "much"), cli.ExitUsage, "--storage")
-	f.expect(`PATCH /v1/projects/lab {"quota":{"storage":"10TiB"}}`, `PATCH /v1/projects/lab {"quota":{"addresses":3}}`, "GET /v1/projects/lab")
+	f.expect(`PATCH /v1/projects/lab {"quota":{"storage":"10TiB"}}`, `PATCH /v1/projects/lab {"quota":{"addresses":3}}`, "GET /v1/projects/lab", `PATCH /v1/projects/lab {"quota":{"datasets":"5TiB"}}`)
 }
 
 func TestAProjectsQuotaBoundsItsEnergy(t *testing.T) {
