@@ -2,7 +2,7 @@ package dataset
 
 import (
 	"fmt"
-	"net"
+	"net/netip"
 	"net/url"
 	"path"
 	"regexp"
@@ -82,12 +82,17 @@ func webOf(files []api.DatasetFile) (urls []string, why string) {
 			return nil, fmt.Sprintf("file %s is at a URL with characters that caches don't take (%s); ask for a copy instead", f.Path, f.URLs[i])
 		case !plainPath.MatchString("/" + f.Path):
 			return nil, fmt.Sprintf("file %s has a name with characters that caches don't take; ask for a copy instead", f.Path)
-		case u.Scheme == "https" && net.ParseIP(u.Hostname()) != nil: // nginx compares names alone with a certificate
+		case u.Scheme == "https" && isAddress(u.Hostname()): // nginx compares names alone with a certificate
 			return nil, fmt.Sprintf("file %s is at %s, whose certificate caches can verify by a name only; name the host, or ask for a copy instead", f.Path, u.Host)
 		}
 		urls = append(urls, f.URLs[i])
 	}
 	return urls, ""
+}
+
+func isAddress(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
 }
 
 // plainPath is a path of which each part of XRootD makes the same: words in its configuration, its table of rights and its client's URLs.
