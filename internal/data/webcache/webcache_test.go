@@ -265,3 +265,13 @@ func TestWhatIsFetchedAgainIsCountedByBlock(t *testing.T) {
 		t.Errorf("counted %+v", c)
 	}
 }
+
+func TestSeveralRangesAtOnceAreAnsweredWithTheWholeFile(t *testing.T) {
+	o := newOrigin(t, 3*blockBytes)
+	c := begin(t, func(made *Config) {
+		made.Files, made.Authorities = []File{{"/run1.root", o.url + "/data/run1.root"}}, o.authorities(t)
+	})
+	if code, body := ask(t, c, "GET", "/run1.root", "Range", "bytes=0-9,100000-100009"); code != http.StatusOK || !bytes.Equal(body, o.content) {
+		t.Errorf("two ranges at once: %d, %d B", code, len(body))
+	}
+}
