@@ -62,11 +62,17 @@ func main() {
 }
 
 // remoteData runs the study of remote data, and prints what it measured.
-func remoteData(ctx context.Context, opts config.RemoteData) error {
+func remoteData(ctx context.Context, opts config.RemoteData, c *client.Client) error {
+	var cluster *study.Cluster
+	if c != nil {
+		cluster = &study.Cluster{Service: c, Name: opts.Cluster, Far: opts.Far, Load: opts.Load, Out: opts.Out}
+	}
 	report, err := study.Remote{
-		Out: opts.Out, Python: opts.Python, Rounds: opts.Rounds, Megabytes: opts.Megabytes,
+		Cluster: cluster,
+		Out:     opts.Out, Python: opts.Python, Rounds: opts.Rounds, Megabytes: opts.Megabytes,
 		Matrix: study.Matrix{
 			Delays: opts.Delays, Losses: fractions(opts.Losses), Duplicates: fractions(opts.Duplicates), Rates: opts.Rates, Jobs: opts.Jobs, Loaders: opts.Loaders,
+			Members: opts.Members,
 		},
 		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
 	}.Run(ctx)

@@ -25,8 +25,8 @@ type Commands struct {
 	Server func(ctx context.Context, opts config.Server) error
 	Agent  func(ctx context.Context, opts config.Agent) error
 	Demo   func(ctx context.Context, opts config.Demo) error
-	// RemoteData is a study on this machine.
-	RemoteData func(ctx context.Context, opts config.RemoteData) error
+	// RemoteData is a study on this machine, or in a cluster of the server that a client leads to.
+	RemoteData func(ctx context.Context, opts config.RemoteData, c *client.Client) error
 	// GPUStudy is another.
 	GPUStudy func(ctx context.Context, opts config.GPUStudy) error
 	// Keys are those of a site on this machine.

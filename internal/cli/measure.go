@@ -25,7 +25,11 @@ func (a *app) measureRemoteDataCommand() *cobra.Command {
 is near, is copied first, is read from far away, by a cache that is empty, and by a cache that has read the same before. Write each run to
 DIR/runs.jsonl, and DIR/report.json and DIR/report.html at the end.
 
-One of --delay, --loss, --duplicate, --rate, --jobs and --loaders may have several values, which are the points of the curve. Round trips are
+With --cluster, the jobs run in members of a cluster and read its datasets in the ways that it asks for: as a copy (near), by stream (streamed, copied), cached
+(cold, warm) and preloaded. All files must be the same one; a cached dataset lists it under one name for each cold run, and one more. The conditions are
+those of cluster --far, by whose network members and caches reach the server of the datasets.
+
+One of --delay, --loss, --duplicate, --rate, --jobs, --loaders and --members may have several values, which are the points of the curve. Round trips are
 measured before a run counts, and while it runs. Without --delay the delays are 0, 25ms, 75ms and 150ms, or 0 where something else varies.
 
 A study that was stopped goes on with the runs that are missing. Nothing is left when the command ends, however it ends, but its directory. It needs
@@ -37,7 +41,8 @@ root, XRootD and a Python with uproot:
 		Example: `  nearmetal measure remote-data --python analysis/bin/python --out results
   nearmetal measure remote-data --python analysis/bin/python --out long --delay 0,10ms,100ms,300ms --rounds 12 --megabytes 200
   nearmetal measure remote-data --python analysis/bin/python --out lossy --delay 25ms --loss 0,0.1,1
-  nearmetal measure remote-data --python analysis/bin/python --out crowded --rate 100Mbit --loaders 0,5`,
+  nearmetal measure remote-data --python analysis/bin/python --out crowded --rate 100Mbit --loaders 0,5
+  nearmetal measure remote-data --cluster c1 --far origin --python analysis/bin/python --out c1 --jobs 2 --members 1,2`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, text := range rates {
@@ -47,10 +52,10 @@ root, XRootD and a Python with uproot:
 				}
 				opts.Rates = append(opts.Rates, rate)
 			}
-			if !cmd.Flags().Changed("delay") && max(len(opts.Losses), len(opts.Duplicates), len(opts.Rates), len(opts.Jobs), len(opts.Loaders)) > 1 {
+			if !cmd.Flags().Changed("delay") && max(len(opts.Losses), len(opts.Duplicates), len(opts.Rates), len(opts.Jobs), len(opts.Loaders), len(opts.Members)) > 1 {
 				opts.Delays = []time.Duration{0}
 			}
-			return call(cmd.Context(), "measure remote-data", a.Commands.RemoteData, opts)
+			return a.remoteData(cmd, opts)
 		},
 	}
 	cmd.Flags().StringVar(&opts.Out, "out", "remote-data", "directory of the results")
@@ -63,5 +68,30 @@ root, XRootD and a Python with uproot:
 	cmd.Flags().IntSliceVar(&opts.Loaders, "loaders", nil, "transfers by HTTP over the same link meanwhile (default 0)")
 	cmd.Flags().IntVar(&opts.Rounds, "rounds", 6, "how often each way is measured")
 	cmd.Flags().IntVar(&opts.Megabytes, "megabytes", 32, "size of the file, in MB")
+	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "run the jobs in members of this cluster, which read its datasets")
+	cmd.Flags().StringVar(&opts.Far, "far", "", "cluster whose network gets the conditions, by which the server of the datasets is reached (default: that of --cluster)")
+	cmd.Flags().IntSliceVar(&opts.Members, "members", nil, "members of --cluster among which the jobs are divided (default 1)")
+	cmd.Flags().StringVar(&opts.Load, "load-url", "", "URL that members of --cluster load for --loaders, each a member beside those with jobs")
 	return cmd
+}
+
+// remoteData runs a study on this machine, or in a cluster.
+func (a *app) remoteData(cmd *cobra.Command, opts config.RemoteData) error {
+	if a.Commands.RemoteData == nil {
+		return usage("this build of nearmetal has no %q command", "measure remote-data")
+	}
+	if opts.Cluster == "" {
+		if opts.Far != "" || opts.Load != "" {
+			return usage("--far and --load-url are about clusters: name one by --cluster")
+		}
+		return a.Commands.RemoteData(cmd.Context(), opts, nil)
+	}
+	if cmd.Flags().Changed("megabytes") {
+		return usage("--megabytes conflicts with --cluster: its datasets have the file")
+	}
+	c, err := a.client(0)
+	if err != nil {
+		return err
+	}
+	return a.Commands.RemoteData(cmd.Context(), opts, c)
 }

@@ -342,6 +342,10 @@ type RemoteData struct {
 	// Rounds is how often each way is measured, Megabytes the size of the file.
 	Rounds    int
 	Megabytes int
+	// Cluster is where the jobs run, "": as processes of this machine. Far is the cluster whose network has the conditions, Members are those that have the
+	// jobs, and Load is what loaders load there.
+	Cluster, Far, Load string
+	Members            []int
 }
 
 // GPUStudy are the options of `nearmetal measure gpu`.

@@ -13,10 +13,10 @@ func experiment() Experiment {
 	for pair := range 6 {
 		drift := 1 + float64(pair)/10 // hits both sides of a pair alike
 		e.Runs = append(e.Runs,
-			Run{Side: "host", Pair: pair, Points: []Point{{8, map[string]float64{LatencyUS: 10 * drift, BandwidthMBPerS: 1}}}},
-			Run{Side: "cluster", Pair: pair, Points: []Point{{8, map[string]float64{LatencyUS: 20 * drift, BandwidthMBPerS: 0.5}}}})
+			Run{Side: "host", Pair: pair, Points: []Point{{X: 8, Values: map[string]float64{LatencyUS: 10 * drift, BandwidthMBPerS: 1}}}},
+			Run{Side: "cluster", Pair: pair, Points: []Point{{X: 8, Values: map[string]float64{LatencyUS: 20 * drift, BandwidthMBPerS: 0.5}}}})
 	}
-	e.Runs = append(e.Runs, Run{Side: "memory", Points: []Point{{8, map[string]float64{LatencyUS: 1}}}})
+	e.Runs = append(e.Runs, Run{Side: "memory", Points: []Point{{X: 8, Values: map[string]float64{LatencyUS: 1}}}})
 	return e
 }
 

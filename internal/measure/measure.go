@@ -61,6 +61,8 @@ type Point struct {
 	X float64 `json:"x"`
 	// Values hold the metrics by name, in the metric's unit. All are positive.
 	Values map[string]float64 `json:"values"`
+	// Job is the job of a cluster that measured it, "" where there is none.
+	Job string `json:"job,omitempty"`
 }
 
 // Run is one run of one side.

@@ -22,7 +22,7 @@ func hpccExperiment(seed uint64, pairs int) Experiment {
 	random := rand.New(rand.NewPCG(seed, 3))
 	for pair, order := range Schedule([]string{"host", "cluster"}, pairs) {
 		for _, side := range order {
-			e.Runs = append(e.Runs, Run{Side: side, Pair: pair, Points: []Point{{2, map[string]float64{
+			e.Runs = append(e.Runs, Run{Side: side, Pair: pair, Points: []Point{{X: 2, Values: map[string]float64{
 				HPLGflops: 2.1 * math.Exp(0.02*random.NormFloat64()), StreamTriadGBPerS: 44 * math.Exp(0.01*random.NormFloat64()),
 			}}}})
 		}

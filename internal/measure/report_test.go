@@ -35,7 +35,7 @@ func pingPong(seed uint64, pairs int) Experiment {
 		slow := math.Exp(0.05 * random.NormFloat64())
 		for size := 8.0; size <= 4<<20; size *= 2 {
 			us := (overhead + size*perByte) * slow * math.Exp(0.04*random.NormFloat64())
-			points = append(points, Point{size, map[string]float64{LatencyUS: us, BandwidthMBPerS: size / us}})
+			points = append(points, Point{X: size, Values: map[string]float64{LatencyUS: us, BandwidthMBPerS: size / us}})
 		}
 		return points
 	}

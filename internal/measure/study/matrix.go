@@ -25,6 +25,8 @@ type Matrix struct {
 	Jobs []int `json:"jobs,omitempty"`
 	// Loaders load by HTTP over the same link meanwhile.
 	Loaders []int `json:"loaders,omitempty"`
+	// Members are those of a cluster among which the jobs are divided.
+	Members []int `json:"members,omitempty"`
 }
 
 // setting is a point of a curve.
@@ -35,6 +37,8 @@ type setting struct {
 	loss, duplicate float64
 	rate            api.Rate
 	jobs, loaders   int
+	// members have the jobs.
+	members int
 }
 
 // The most that a study has at once: jobs share the processors of one machine.
@@ -48,7 +52,7 @@ const (
 func (m Matrix) Validate() error {
 	errs := []error{
 		once("delays", m.Delays), once("losses", m.Losses), once("duplications", m.Duplicates), once("rates", m.Rates), once("numbers of jobs", m.Jobs),
-		once("numbers of loaders", m.Loaders),
+		once("numbers of loaders", m.Loaders), once("numbers of members", m.Members),
 	}
 	for _, d := range m.Delays {
 		if d < 0 || d > maxDelay {
@@ -73,6 +77,14 @@ func (m Matrix) Validate() error {
 			errs = append(errs, errors.New("loaders without a rate: they would take the processors from the job, and not the link"))
 		}
 	}
+	for _, n := range m.Members {
+		if n < 1 || n > maxJobs {
+			errs = append(errs, fmt.Errorf("jobs in %d members: it must be between 1 and %d", n, maxJobs))
+		}
+		if fewest := slices.Min(append([]int{max(1, at(m.Jobs, 0))}, m.Jobs...)); n > fewest {
+			errs = append(errs, fmt.Errorf("%d jobs in %d members: each must have one", fewest, n))
+		}
+	}
 	if several := m.several(); several > 1 {
 		errs = append(errs, fmt.Errorf("%d conditions with several values: a curve has one that varies, so run a study for each value of the others", several))
 	}
@@ -92,7 +104,7 @@ func once[T comparable](what string, values []T) error {
 // several is how many lists have more than one value.
 func (m Matrix) several() int {
 	n := 0
-	for _, l := range []int{len(m.Delays), len(m.Losses), len(m.Duplicates), len(m.Rates), len(m.Jobs), len(m.Loaders)} {
+	for _, l := range []int{len(m.Delays), len(m.Losses), len(m.Duplicates), len(m.Rates), len(m.Jobs), len(m.Loaders), len(m.Members)} {
 		if l > 1 {
 			n++
 		}
@@ -103,7 +115,7 @@ func (m Matrix) several() int {
 // points are the settings of a valid matrix, along its axis.
 func (m Matrix) points() (measure.Axis, []setting) {
 	first := setting{
-		delay: at(m.Delays, 0), loss: at(m.Losses, 0), duplicate: at(m.Duplicates, 0), rate: at(m.Rates, 0), jobs: max(1, at(m.Jobs, 0)), loaders: at(m.Loaders, 0),
+		delay: at(m.Delays, 0), loss: at(m.Losses, 0), duplicate: at(m.Duplicates, 0), rate: at(m.Rates, 0), jobs: max(1, at(m.Jobs, 0)), loaders: at(m.Loaders, 0), members: max(1, at(m.Members, 0)),
 	}
 	axis := measure.Axis{Name: "Added round trip", Unit: "ms"}
 	vary := func(s *setting, i int) {
@@ -127,6 +139,9 @@ func (m Matrix) points() (measure.Axis, []setting) {
 	case len(m.Loaders) > 1:
 		axis, n = measure.Axis{Name: "Loaders beside", Unit: "loaders"}, len(m.Loaders)
 		vary = func(s *setting, i int) { s.loaders, s.x = m.Loaders[i], float64(m.Loaders[i]) }
+	case len(m.Members) > 1:
+		axis, n = measure.Axis{Name: "Members that have the jobs", Unit: "members"}, len(m.Members)
+		vary = func(s *setting, i int) { s.members, s.x = m.Members[i], float64(m.Members[i]) }
 	}
 	all := make([]setting, n)
 	for i := range all {
@@ -169,5 +184,8 @@ func (m Matrix) conditions() []measure.Condition {
 	add("rate", len(m.Rates), rate)
 	add("jobs at once", len(m.Jobs), fmt.Sprint(p.jobs))
 	add("loaders beside", len(m.Loaders), fmt.Sprint(p.loaders))
+	if len(m.Members) > 0 {
+		add("members that have the jobs", len(m.Members), fmt.Sprint(p.members))
+	}
 	return all
 }

@@ -24,6 +24,7 @@ const (
 	stream = "streamed"
 	cold   = "cold cache"
 	warm   = "warm cache"
+	loaded = "preloaded cache"
 )
 
 // The metrics.
@@ -33,6 +34,7 @@ const (
 	wireBytes = "wire_mb"
 	roundTrip = "round_trip_ms"
 	tailTrip  = "round_trip_95_ms"
+	joules    = "energy_j"
 )
 
 // Remote is a study of remote data.
@@ -44,8 +46,10 @@ type Remote struct {
 	// Matrix is what jobs run under.
 	Matrix
 	Rounds int
-	// Megabytes is the size of the file that jobs read parts of.
+	// Megabytes is the size of the file that jobs read parts of. A cluster has its own.
 	Megabytes int
+	// Cluster is where the jobs run; nil is this machine.
+	Cluster *Cluster
 	// Say tells of progress.
 	Say func(format string, args ...any)
 }
@@ -54,12 +58,21 @@ type Remote struct {
 type remoteHead struct {
 	Study string `json:"study"`
 	Matrix
-	Rounds    int `json:"rounds"`
-	Megabytes int `json:"megabytes"`
+	Rounds    int    `json:"rounds"`
+	Megabytes int    `json:"megabytes"`
+	Site      string `json:"site,omitempty"`
+}
+
+// site is where the jobs run.
+func (s Remote) site() site {
+	if s.Cluster != nil {
+		return s.Cluster
+	}
+	return machine{python: s.Python, megabytes: s.Megabytes}
 }
 
 func (s Remote) record() (*record[measure.Run], error) {
-	return openRecord[measure.Run](s.Out, remoteHead{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes})
+	return openRecord[measure.Run](s.Out, remoteHead{Study: "remote-data", Matrix: s.Matrix, Rounds: s.Rounds, Megabytes: s.Megabytes, Site: s.site().identity()})
 }
 
 // isRun tells the run of a side in a round from others.
@@ -73,18 +86,17 @@ func (s Remote) Validate() error {
 	if s.Rounds < 2 {
 		errs = append(errs, fmt.Errorf("%d rounds: an interval needs at least 2, better 6", s.Rounds))
 	}
-	if s.Megabytes < 1 || s.Megabytes > 10_000 {
-		errs = append(errs, fmt.Errorf("a file of %d MB: it must have 1 to 10000", s.Megabytes))
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.site().validate(s.Matrix))...)
 }
 
 // Run runs the study, or what is left of it, and writes runs.jsonl, report.json and report.html into Out. It returns the report.
 func (s Remote) Run(ctx context.Context) (measure.Report, error) {
-	if err := s.Validate(); err != nil {
-		return measure.Report{}, err
+	if s.Cluster != nil {
+		if err := s.Cluster.find(ctx, s.Python); err != nil {
+			return measure.Report{}, err
+		}
 	}
-	if err := checkPython(ctx, s.Python); err != nil {
+	if err := s.Validate(); err != nil {
 		return measure.Report{}, err
 	}
 	if err := os.MkdirAll(s.Out, 0o755); err != nil {
@@ -100,22 +112,37 @@ func (s Remote) Run(ctx context.Context) (measure.Report, error) {
 	if err := record.close(); err != nil {
 		return measure.Report{}, err
 	}
-	return s.report(record.runs)
+	known, err := s.site().energy(ctx, record.runs)
+	if err != nil {
+		return measure.Report{}, err
+	}
+	return s.report(record.runs, known)
 }
 
-func (s Remote) sides() []string { return []string{near, copied, stream, cold, warm} }
+// order is that in which the sides run in the first round: first those that leave the server alone.
+func (s Remote) order() []string {
+	var names []string
+	for _, side := range s.site().sides() {
+		if side.Name == near {
+			names = slices.Insert(names, 0, side.Name)
+			continue
+		}
+		names = append(names, side.Name)
+	}
+	return names
+}
 
 // measureMissing does all runs that the record lacks.
 func (s Remote) measureMissing(ctx context.Context, record *record[measure.Run]) error {
-	var w *world
+	var w place
 	defer func() {
 		if w != nil {
 			w.close()
 		}
 	}()
 	axis, points := s.points()
-	all, done := s.Rounds*len(s.sides()), 0
-	for pair, order := range measure.Schedule(s.sides(), s.Rounds) {
+	all, done := s.Rounds*len(s.order()), 0
+	for pair, order := range measure.Schedule(s.order(), s.Rounds) {
 		for _, side := range order {
 			done++
 			if record.has(isRun(side, pair)) {
@@ -123,8 +150,7 @@ func (s Remote) measureMissing(ctx context.Context, record *record[measure.Run])
 			}
 			if w == nil {
 				var err error
-				s.Say("making a file of %d MB, a server far away and a cache", s.Megabytes)
-				if w, err = newWorld(ctx, s.Python, s.Megabytes); err != nil {
+				if w, err = s.site().open(ctx, s.Say); err != nil {
 					return err
 				}
 			}
@@ -156,15 +182,15 @@ func line(r measure.Run, axis measure.Axis) string {
 }
 
 // report draws what was measured.
-func (s Remote) report(runs []measure.Run) (measure.Report, error) {
-	report, err := measure.NewReport(s.experiment(runs), 0.95)
+func (s Remote) report(runs []measure.Run, energy string) (measure.Report, error) {
+	report, err := measure.NewReport(s.experiment(runs, energy), 0.95)
 	if err != nil {
 		return report, err
 	}
 	return report, writeReport(s.Out, "The same analysis, near and far", report)
 }
 
-func (s Remote) experiment(runs []measure.Run) measure.Experiment {
+func (s Remote) experiment(runs []measure.Run, energy string) measure.Experiment {
 	axis, _ := s.points()
 	metrics := []measure.Metric{{Name: seconds, Title: "Time", Unit: "s"}}
 	for _, m := range []measure.Metric{
@@ -172,6 +198,7 @@ func (s Remote) experiment(runs []measure.Run) measure.Experiment {
 		{Name: wireBytes, Title: "Data over the link", Unit: "MB"},
 		{Name: roundTrip, Title: "Round trip meanwhile, median", Unit: "ms"},
 		{Name: tailTrip, Title: "Round trip meanwhile, 95th percentile", Unit: "ms"},
+		{Name: joules, Title: "Energy of the job", Unit: "J"},
 	} {
 		if slices.ContainsFunc(runs, func(r measure.Run) bool {
 			return slices.ContainsFunc(r.Points, func(p measure.Point) bool { return p.Values[m.Name] > 0 })
@@ -180,24 +207,13 @@ func (s Remote) experiment(runs []measure.Run) measure.Experiment {
 		}
 	}
 	return measure.Experiment{
-		Title: "An analysis of remote data",
-		Summary: "A job reads some branches of a file of events, which is on its own disk or on an XRootD server at the other end of a link. Times are from opening the file to " +
-			"the result, the copy included where there is one; starting Python is not. Of jobs at once it is the mean. All processes share this machine, and the link is made " +
-			"in it: what its conditions cost is shown, and not how fast a network is.",
+		Title:   "An analysis of remote data",
+		Summary: s.site().summary(),
 		Axis:    axis,
 		Metrics: metrics,
-		Sides: []measure.Side{
-			{Name: copied, Description: "xrdcp copies the whole file, then the job reads the copy"},
-			{Name: near, Description: "the file is on the job's own disk", Reference: true},
-			{Name: stream, Description: "the job reads from the server by uproot"},
-			{Name: cold, Description: "the job reads by an XCache beside it that has nothing yet"},
-			{Name: warm, Description: "the job reads by an XCache that has read the same before"},
-		},
-		Conditions: slices.Concat([]measure.Condition{
-			{Name: "file", Value: strconv.Itoa(s.Megabytes) + " MB, seed 1"},
-			{Name: "rounds", Value: strconv.Itoa(s.Rounds)},
-			{Name: "link", Value: "TUN devices in this machine, whose delay was measured before each run"},
-		}, s.conditions(), []measure.Condition{{Name: "energy", Value: energy()}}, versions(s.Python)),
+		Sides:   s.site().sides(),
+		Conditions: slices.Concat([]measure.Condition{{Name: "rounds", Value: strconv.Itoa(s.Rounds)}}, s.Matrix.conditions(), s.site().conditions(),
+			[]measure.Condition{{Name: "energy", Value: energy}}),
 		Runs: runs,
 	}
 }
