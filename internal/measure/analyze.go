@@ -89,7 +89,9 @@ func Analyze(e Experiment, level float64) (Analysis, error) {
 					return Analysis{}, fmt.Errorf("%s of %s at %v: %w", m.Name, side.Name, x, err)
 				}
 				c.Side, c.X = side.Name, x
-				a.Comparisons = append(a.Comparisons, c)
+				if len(c.Ratios) > 0 { // a metric that few runs have may be in no pair
+					a.Comparisons = append(a.Comparisons, c)
+				}
 			}
 		}
 	}

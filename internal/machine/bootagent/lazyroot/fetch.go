@@ -230,6 +230,7 @@ func (m *Image) take(c int, data []byte, fromPeer bool) error {
 	defer m.mu.Unlock()
 	m.present[c] = true
 	m.held++
+	m.keep(c, len(data))
 	if fromPeer {
 		m.peerBytes += int64(len(data))
 	}

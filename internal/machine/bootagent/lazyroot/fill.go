@@ -15,8 +15,12 @@ const fillRun = 16
 // maxFillers bounds how many sources the background reads from at once.
 const maxFillers = 4
 
-// Fill fetches all that is missing, behind what is read meanwhile, and returns once the image is whole, given up or closed.
+// Fill fetches all that is missing, behind what is read meanwhile, and returns once the image is whole, given up or closed. ErrBounded: there is no room
+// for all of it.
 func (m *Image) Fill() error {
+	if m.bounded() {
+		return ErrBounded
+	}
 	limit := newPace(m.cfg.RateBytesPerSecond)
 	fillers := min(maxFillers, 1+len(m.cfg.Peers))
 	var wg sync.WaitGroup

@@ -33,6 +33,8 @@ type Config struct {
 	Server string
 	Peers  []string
 	Client *http.Client
+	// LimitBytes bounds what is kept; 0: all of it is. What was read longest ago makes room (bound.go), if Backing is a Puncher.
+	LimitBytes int64
 	// RateBytesPerSecond bounds the background; 0: no bound.
 	RateBytesPerSecond int64
 	// IdleTimeout ends a request that brings nothing; 0: 15 s. RetryPause lies between tries at a server that can't be reached, AskPause between
@@ -87,6 +89,7 @@ type Image struct {
 	failed  chan struct{}
 	err     error
 	badFrom int // times the server gave wrong content
+	bound   bound
 	// away: the server's last answer was none.
 	away bool
 	// neighbours fetch the same image; met are all there ever were.
@@ -112,7 +115,7 @@ func New(cfg Config) *Image {
 	return &Image{
 		cfg: cfg, chunks: chunks, sources: newSources(cfg.Server, cfg.Peers), ctx: ctx, stop: stop,
 		present: make([]bool, chunks), isTouched: make([]bool, chunks), coming: map[int]flight{},
-		met: map[string]bool{}, calm: calm, whole: make(chan struct{}), failed: make(chan struct{}),
+		met: map[string]bool{}, calm: calm, whole: make(chan struct{}), failed: make(chan struct{}), bound: newBound(cfg, chunks),
 	}
 }
 
@@ -137,7 +140,11 @@ type Progress struct {
 	// ReadBytes is of the chunks that reads wanted, HeldBytes of those that are local, RootBytes of all; PeerBytes came from peers and were
 	// right.
 	ReadBytes, HeldBytes, RootBytes, PeerBytes int64
-	Touched                                    []int32
+	// FetchedBytes came from anywhere, AgainBytes of them after they had made room. TooSmall: they are so many that the limit is below what is
+	// read again and again.
+	FetchedBytes, AgainBytes int64
+	TooSmall                 bool
+	Touched                  []int32
 }
 
 // Progress returns how far it is.
@@ -147,6 +154,7 @@ func (m *Image) Progress() Progress {
 	p := Progress{RootBytes: m.cfg.Root.SizeBytes, PeerBytes: m.peerBytes, Touched: append([]int32(nil), m.touched...)}
 	p.ReadBytes = min(int64(len(m.touched))*image.ChunkBytes, p.RootBytes)
 	p.HeldBytes = min(int64(m.held)*image.ChunkBytes, p.RootBytes)
+	p.FetchedBytes, p.AgainBytes, p.TooSmall = m.bound.fetched, m.bound.again, m.bound.tooSmall()
 	return p
 }
 
@@ -162,6 +170,8 @@ func (m *Image) ReadAt(p []byte, off int64) (int, error) {
 	inside := p[:min(int64(len(p)), m.cfg.Root.SizeBytes-off)]
 	first := int(off / image.ChunkBytes)
 	last := int((off + int64(len(inside)) - 1) / image.ChunkBytes)
+	m.hold(first, last)
+	defer m.letGo(first, last)
 	if err := m.need(first, last); err != nil {
 		return 0, err
 	}

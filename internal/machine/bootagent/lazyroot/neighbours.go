@@ -208,7 +208,7 @@ func (m *Image) Handler() http.Handler {
 
 // holds tells whether the bytes first to last are local.
 func (m *Image) holds(first, last int64) bool {
-	if first < 0 || last < first || last >= m.cfg.Root.SizeBytes {
+	if first < 0 || last < first || last >= m.cfg.Root.SizeBytes || m.bounded() { // which may have made room before it is sent
 		return false
 	}
 	m.mu.Lock()
