@@ -56,7 +56,7 @@ func main() {
 					return demo.Run(ctx, demo.Options{Demo: opts, Serve: embedded(log)}, opts.Streams.Out)
 				})
 			},
-			RemoteData: remoteData, GPUStudy: gpuStudy,
+			RemoteData: remoteData, SoftwareCache: softwareCache, GPUStudy: gpuStudy,
 		},
 	}))
 }
@@ -74,6 +74,18 @@ func remoteData(ctx context.Context, opts config.RemoteData, c *client.Client) e
 			Delays: opts.Delays, Losses: fractions(opts.Losses), Duplicates: fractions(opts.Duplicates), Rates: opts.Rates, Jobs: opts.Jobs, Loaders: opts.Loaders,
 			Members: opts.Members,
 		},
+		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
+	}.Run(ctx)
+	if err != nil {
+		return err
+	}
+	return report.WriteText(opts.Streams.Out)
+}
+
+// softwareCache runs the study of a program whose files are far away, and prints what it measured.
+func softwareCache(ctx context.Context, opts config.SoftwareCache) error {
+	report, err := study.Software{
+		Out: opts.Out, Tree: opts.Tree, Command: opts.Command, Megabytes: opts.Megabytes, Delay: opts.Delay, Rate: opts.Rate, Rounds: opts.Rounds,
 		Say: func(format string, args ...any) { _, _ = fmt.Fprintf(opts.Streams.Err, format+"\n", args...) },
 	}.Run(ctx)
 	if err != nil {

@@ -27,6 +27,8 @@ type Commands struct {
 	Demo   func(ctx context.Context, opts config.Demo) error
 	// RemoteData is a study on this machine, or in a cluster of the server that a client leads to.
 	RemoteData func(ctx context.Context, opts config.RemoteData, c *client.Client) error
+	// SoftwareCache is a study on this machine.
+	SoftwareCache func(ctx context.Context, opts config.SoftwareCache) error
 	// GPUStudy is another.
 	GPUStudy func(ctx context.Context, opts config.GPUStudy) error
 	// Keys are those of a site on this machine.

@@ -11,7 +11,7 @@ import (
 
 func (a *app) measureCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "measure", Short: "Measure what virtualization and distance cost", Args: noArgs}
-	cmd.AddCommand(a.measureGPUCommand(), a.measureRemoteDataCommand())
+	cmd.AddCommand(a.measureGPUCommand(), a.measureRemoteDataCommand(), a.measureSoftwareCommand())
 	return cmd
 }
 
@@ -94,4 +94,31 @@ func (a *app) remoteData(cmd *cobra.Command, opts config.RemoteData) error {
 		return err
 	}
 	return a.Commands.RemoteData(cmd.Context(), opts, c)
+}
+
+func (a *app) measureSoftwareCommand() *cobra.Command {
+	opts := config.SoftwareCache{Streams: a.Streams}
+	cmd := &cobra.Command{
+		Use:   "software-cache --tree DIR -- COMMAND [ARG...]",
+		Short: "Start a program whose files are far away, with caches of several sizes",
+		Long: `Make an image of a directory and serve it over a link of this machine. Mount it at the near end: parts of it are fetched as they are read, verified,
+and kept within a limit. What was read longest ago makes room. Start the program five times with each limit: with nothing there, again, after the
+page cache was dropped, once more so, and after the software cache was dropped. Write what each start took and downloaded
+to DIR/runs.jsonl, and DIR/report.json and DIR/report.html at the end.
+
+{} in a word of the command is where the tree is mounted. A study that was stopped goes on with the runs that are missing. It needs root, FUSE and
+erofs-utils.`,
+		Example: `  nearmetal measure software-cache --tree analysis --size 200,300,500,5000 --delay 25ms --out software -- {}/bin/start`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.Command = args
+			return call(cmd.Context(), "measure software-cache", a.Commands.SoftwareCache, opts)
+		},
+	}
+	cmd.Flags().StringVar(&opts.Out, "out", "software-cache", "directory of the results")
+	cmd.Flags().StringVar(&opts.Tree, "tree", "", "directory with the program's files")
+	cmd.Flags().IntSliceVar(&opts.Megabytes, "size", []int{200, 300, 500, 5000}, "sizes of the cache, in MB")
+	cmd.Flags().DurationVar(&opts.Delay, "delay", 25*time.Millisecond, "round trip to add")
+	cmd.Flags().Var(bitRate{&opts.Rate}, "rate", "rate of the link in each direction, like 100Mbit; unlimited by default")
+	cmd.Flags().IntVar(&opts.Rounds, "rounds", 6, "how often each size is measured")
+	return cmd
 }

@@ -348,6 +348,21 @@ type RemoteData struct {
 	Members            []int
 }
 
+// SoftwareCache are the options of `nearmetal measure software-cache`.
+type SoftwareCache struct {
+	Streams Streams
+	// Out is the directory of the results.
+	Out string
+	// Tree has the files of the program that Command starts.
+	Tree    string
+	Command []string
+	// Megabytes are the sizes of the cache. Delay is added to round trips, and Rate limits the link.
+	Megabytes []int
+	Delay     time.Duration
+	Rate      api.Rate
+	Rounds    int
+}
+
 // GPUStudy are the options of `nearmetal measure gpu`.
 type GPUStudy struct {
 	Streams Streams
