@@ -87,7 +87,7 @@ func (w *inCluster) measure(ctx context.Context, side string, at setting, round 
 	}
 	if side == warm {
 		each := at // one job on each member: they may be on several nodes, each with a cache of its own
-		each.jobs, each.loaders = at.members, 0
+		each.jobs, each.loaders = max(1, at.members), 0
 		if _, err := w.run(ctx, side, w.url(side, 0), each); err != nil {
 			return measure.Point{}, fmt.Errorf("warming the cache: %w", err)
 		}
@@ -294,12 +294,13 @@ func (w *inCluster) run(ctx context.Context, side, url string, at setting) (ran,
 		return ran{}, err
 	}
 	var names []string
+	with := max(1, at.members)
 	for _, m := range w.cluster.Status.Members {
 		names = append(names, m.Name)
 	}
 	ask, err := json.Marshal(asked{
 		Origin: [2]any{host, number}, Python: w.python, Program: workProgram + "\n" + skimProgram, URL: url, Way: side, Jobs: at.jobs, Load: w.Load,
-		Members: names[:at.members], Loaders: append([]string{}, names[at.members:at.members+at.loaders]...),
+		Members: names[:with], Loaders: append([]string{}, names[with:with+at.loaders]...),
 	})
 	if err != nil {
 		return ran{}, err

@@ -37,7 +37,7 @@ type setting struct {
 	loss, duplicate float64
 	rate            api.Rate
 	jobs, loaders   int
-	// members have the jobs.
+	// members have the jobs; 0: one has.
 	members int
 }
 
@@ -115,7 +115,7 @@ func (m Matrix) several() int {
 // points are the settings of a valid matrix, along its axis.
 func (m Matrix) points() (measure.Axis, []setting) {
 	first := setting{
-		delay: at(m.Delays, 0), loss: at(m.Losses, 0), duplicate: at(m.Duplicates, 0), rate: at(m.Rates, 0), jobs: max(1, at(m.Jobs, 0)), loaders: at(m.Loaders, 0), members: max(1, at(m.Members, 0)),
+		delay: at(m.Delays, 0), loss: at(m.Losses, 0), duplicate: at(m.Duplicates, 0), rate: at(m.Rates, 0), jobs: max(1, at(m.Jobs, 0)), loaders: at(m.Loaders, 0), members: at(m.Members, 0),
 	}
 	axis := measure.Axis{Name: "Added round trip", Unit: "ms"}
 	vary := func(s *setting, i int) {

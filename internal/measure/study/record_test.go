@@ -97,6 +97,7 @@ func TestBadStudiesAreRefused(t *testing.T) {
 		"too many jobs":    func(s *Remote) { s.Jobs = []int{101} },
 		"one rate twice":   func(s *Remote) { s.Rates = []api.Rate{1e9, 1e9} },
 		"an endless load":  func(s *Remote) { s.Loaders = []int{5} },
+		"members here":     func(s *Remote) { s.Members = []int{2}; s.Jobs = []int{2} },
 		"two that vary":    func(s *Remote) { s.Jobs = []int{1, 5} },
 	} {
 		bad := remote(t)
@@ -129,6 +130,7 @@ func TestPointsAreThoseOfTheConditionThatVaries(t *testing.T) {
 			"loaders",
 			[]setting{{jobs: 2, rate: 1e8}, {x: 5, jobs: 2, rate: 1e8, loaders: 5}},
 		},
+		"members": {Matrix{Jobs: []int{2}, Members: []int{1, 2}}, "members", []setting{{x: 1, jobs: 2, members: 1}, {x: 2, jobs: 2, members: 2}}},
 	} {
 		if err := c.of.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)

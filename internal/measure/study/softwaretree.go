@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -40,6 +41,39 @@ type softwareServer struct {
 	client    *http.Client
 	root      image.Root
 	chunks    *image.Chunks
+	mounts    *mounts
+}
+
+// mounts is a mount namespace of its own, on a thread of its own: a namespace that somebody else makes meanwhile has no copy of what is mounted here, which
+// would keep it mounted.
+type mounts struct{ work chan func() }
+
+func newMounts() (*mounts, error) {
+	m := &mounts{work: make(chan func())}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the namespace
+		err := unix.Unshare(unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		made <- err
+		for do := range m.work {
+			do()
+		}
+	}()
+	if err := <-made; err != nil {
+		close(m.work)
+		return nil, fmt.Errorf("making a mount namespace: %w; run this as root", err)
+	}
+	return m, nil
+}
+
+// do does something in the namespace.
+func (m *mounts) do(f func() error) error {
+	done := make(chan error)
+	m.work <- func() { done <- f() }
+	return <-done
 }
 
 // newSoftwareServer makes the image and serves it.
@@ -49,7 +83,10 @@ func newSoftwareServer(ctx context.Context, tree string, at setting) (*softwareS
 		return nil, err
 	}
 	f := &softwareServer{dir: dir}
-	if err := errors.Join(f.build(ctx, tree), f.serve(ctx, at)); err != nil {
+	if f.mounts, err = newMounts(); err == nil {
+		err = errors.Join(f.build(ctx, tree), f.serve(ctx, at))
+	}
+	if err != nil {
 		f.close()
 		return nil, err
 	}
@@ -134,6 +171,9 @@ func (f *softwareServer) close() {
 	}
 	_ = f.near.Close()
 	_ = f.far.Close()
+	if f.mounts != nil {
+		close(f.mounts.work)
+	}
 	_ = os.RemoveAll(f.dir)
 }
 
@@ -217,15 +257,16 @@ func (t *softwareTree) dropPages() error {
 
 // show mounts the image, and the tree that is in it.
 func (t *softwareTree) show() error {
-	var err error
-	if t.shown, err = fusefile.Mount(filepath.Join(t.dir, "shown"), t, t.root.SizeBytes); err != nil {
+	return t.mounts.do(func() (err error) {
+		if t.shown, err = fusefile.Mount(filepath.Join(t.dir, "shown"), t, t.root.SizeBytes); err != nil {
+			return err
+		}
+		if _, err = imagemount.Mount(environment.Layer{Path: t.shown.Path(), Format: image.EROFS}, t.at); err != nil {
+			err = errors.Join(err, t.shown.Close())
+			t.shown = nil
+		}
 		return err
-	}
-	if _, err = imagemount.Mount(environment.Layer{Path: t.shown.Path(), Format: image.EROFS}, t.at); err != nil {
-		err = errors.Join(err, t.shown.Close())
-		t.shown = nil
-	}
-	return err
+	})
 }
 
 // hide unmounts both.
@@ -233,19 +274,18 @@ func (t *softwareTree) hide() error {
 	if t.shown == nil {
 		return nil
 	}
-	if err := unix.Unmount(t.at, 0); err != nil {
-		return fmt.Errorf("unmounting the tree: %w", err)
-	}
-	err := t.shown.Close()
-	t.shown = nil
-	return err
+	return t.mounts.do(func() error {
+		if err := unix.Unmount(t.at, 0); err != nil {
+			return fmt.Errorf("unmounting the tree: %w", err)
+		}
+		err := t.shown.Close()
+		t.shown = nil
+		return err
+	})
 }
 
 func (t *softwareTree) close() {
-	if t.hide() != nil {
-		_ = unix.Unmount(t.at, unix.MNT_DETACH)
-		_ = unix.Unmount(filepath.Join(t.dir, "shown"), unix.MNT_DETACH)
-	}
+	_ = t.hide() // what can't be unmounted goes with the namespace
 	if t.now != nil {
 		t.now.Close()
 		_ = t.kept.Close()
@@ -264,7 +304,7 @@ func (f *softwareServer) start(ctx context.Context, t *softwareTree, command []s
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Dir = "/" // a directory in the tree would keep it mounted
 	began := time.Now()
-	if err := cmd.Run(); err != nil {
+	if err := f.mounts.do(cmd.Run); err != nil {
 		return 0, fmt.Errorf("%s: %w: %s", words[0], err, lastLines(said.String()))
 	}
 	return time.Since(began), nil
