@@ -79,7 +79,7 @@ func guards() []Mutant {
 		streamGuards,
 		simGuards,
 		simFloatingGuards,
-		measureGuards,
+		measureGuards, studyGuards,
 		sharedGuards,
 	)
 }

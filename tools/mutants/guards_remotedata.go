@@ -108,3 +108,91 @@ var remoteDataGuards = []Mutant{
 		Test:    "./internal/measure/study TestLoadersFillTheLink",
 	},
 }
+
+// studyGuards keep studies in clusters, and of software, from claiming what was not measured.
+var studyGuards = []Mutant{
+	{
+		Guard:   "a run in a cluster has the delay that it is counted under",
+		File:    "internal/measure/study/incluster.go",
+		Find:    "out.Before < least {",
+		Replace: "out.Before < least && false {",
+		Test:    "./internal/measure/study TestARunWithoutItsDelayDoesNotCount",
+	},
+	{
+		Guard:   "a cold run reads a file that the cache does not have",
+		File:    "internal/measure/study/incluster.go",
+		Find:    "side == cold && fetched == 0, nil",
+		Replace: "false, nil",
+		Test:    "./internal/measure/study TestAColdRunSkipsFilesThatAnotherStudyHasRead",
+	},
+	{
+		Guard:   "all datasets of a study have the same file",
+		File:    "internal/measure/study/cluster.go",
+		Find:    "if f.Adler32 != first.Adler32 || f.SHA256 != first.SHA256 {",
+		Replace: "if f.SHA256 != first.SHA256 {",
+		Test:    "./internal/measure/study TestClustersThatCannotBeComparedAreRefused",
+	},
+	{
+		Guard:   "jobs in members find the same",
+		File:    "internal/measure/study/incluster.go",
+		Find:    "if result != w.result {",
+		Replace: "if result != w.result && false {",
+		Test:    "./internal/measure/study TestJobsInMembersMustFindTheSame",
+	},
+	{
+		Guard:   "a study ends without its condition",
+		File:    "internal/measure/study/incluster.go",
+		Find:    "\tif w.set {\n",
+		Replace: "\tif w.set && false {\n",
+		Test:    "./internal/measure/study TestAStudyInAClusterReadsInTheWaysOfItsDatasets",
+	},
+	{
+		Guard:   "runs of a cluster that was deleted don't count",
+		File:    "internal/measure/study/cluster.go",
+		Find:    `" " + c.cluster.UID + `,
+		Replace: `" " + `,
+		Test:    "./internal/measure/study TestRunsOfAnotherClusterDoNotCount",
+	},
+	{
+		Guard:   "what is read longest ago makes room, and nothing else",
+		File:    "internal/machine/bootagent/lazyroot/bound.go",
+		Find:    "m.bound.used.MoveToFront(e)",
+		Replace: "_ = e",
+		Test:    "./internal/machine/bootagent/lazyroot TestWhatWasReadLongestAgoMakesRoom",
+	},
+	{
+		Guard:   "a chunk that a read is at work on makes no room",
+		File:    "internal/machine/bootagent/lazyroot/bound.go",
+		Find:    "if b.holds[c] == 0 {",
+		Replace: "if b.holds[c] >= 0 {",
+		Test:    "./internal/machine/bootagent/lazyroot TestReadsAtOnceWithinALimitSeeWhatTheImageHas",
+	},
+	{
+		Guard:   "what makes room gives its blocks back",
+		File:    "internal/machine/bootagent/lazyroot/bound.go",
+		Find:    "b.puncher.Punch(offset, int64(length)); err",
+		Replace: "error(nil); err != nil || offset+int64(length) < 0 || err",
+		Test:    "./internal/machine/bootagent/lazyroot TestWhatWasReadLongestAgoMakesRoom",
+	},
+	{
+		Guard:   "a limit below what is read again and again is said",
+		File:    "internal/machine/bootagent/lazyroot/bound.go",
+		Find:    "b.again >= b.fetched/4",
+		Replace: "false",
+		Test:    "./internal/machine/bootagent/lazyroot TestALimitBelowWhatIsReadAgainAndAgainIsSaid",
+	},
+	{
+		Guard:   "a bounded image offers nothing to neighbours",
+		File:    "internal/machine/bootagent/lazyroot/neighbours.go",
+		Find:    " || m.bounded() { // which",
+		Replace: " { // which",
+		Test:    "./internal/machine/bootagent/lazyroot TestABoundedImageGivesNothingToNeighbours",
+	},
+	{
+		Guard:   "a part of a file that can't be had is an error",
+		File:    "internal/fusefile/fusefile.go",
+		Find:    "return nil, unix.EIO",
+		Replace: "return data, 0",
+		Test:    "./internal/fusefile TestAReadThatFailsIsAnError",
+	},
+}

@@ -228,3 +228,22 @@ func TestRunsOfAnotherClusterDoNotCount(t *testing.T) {
 		t.Errorf("runs of a cluster of the same name that was deleted: %v", err)
 	}
 }
+
+func TestAColdRunSkipsFilesThatAnotherStudyHasRead(t *testing.T) {
+	s := newService()
+	s.datasets["cached"] = filesOf("cached", 8)
+	for _, n := range []string{"1", "3"} {
+		s.read["/etc/nearmetal/datasets/cached.urls:"+n] = true
+	}
+	report, err := inService(t, s).Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range report.Experiment.Runs {
+		for _, p := range run.Points {
+			if run.Side == cold && p.Values[wireBytes] != 5 {
+				t.Errorf("a cold run fetched %v MB, want 5", p.Values[wireBytes])
+			}
+		}
+	}
+}

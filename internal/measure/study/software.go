@@ -178,6 +178,7 @@ func (s Software) round(ctx context.Context, far *softwareServer, megabytes int)
 		return run, err
 	}
 	defer tree.close()
+	before := int64(0) // what mounting reads belongs to the start after it
 	for i, start := range starts {
 		switch start {
 		case pagesDropped, droppedAgain:
@@ -188,13 +189,13 @@ func (s Software) round(ctx context.Context, far *softwareServer, megabytes int)
 		if err != nil {
 			return run, err
 		}
-		before := tree.fetched()
 		took, err := far.start(ctx, tree, s.Command)
 		if err != nil {
 			return run, err
 		}
 		values := map[string]float64{seconds: took.Seconds()}
 		got := tree.fetched() - before
+		before += got
 		if got > 0 {
 			values[downloaded] = float64(got) / 1e6
 		}
