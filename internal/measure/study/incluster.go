@@ -31,7 +31,7 @@ const (
 	askEvery         = 200 * time.Millisecond
 	conditionTimeout = time.Minute
 	jobTimeout       = 10 * time.Minute
-	countersTimeout  = 15 * time.Second
+	countersTimeout  = time.Minute
 )
 
 // inCluster is the place of a study in a cluster.
