@@ -125,14 +125,13 @@ func (r Report) efficiencyFigure(m Metric) (figure, bool) {
 		low, high = min(low, goal), max(high, goal)
 	}
 	p.y = linear(min(low, 0.98), max(high, 1.02))
-	pairs, _ := r.pairs()
 	what := "Efficiency"
 	if len(r.tables()) > 1 {
 		what += ", " + strings.ToLower(m.Title)
 		p.yTitle = what
 	}
-	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %d paired ratios, with an interval of at least %.0f%% confidence "+
-		"at each size by itself (sign test). Above 1 is better than %s.", what, base, pairs, 100*r.Analysis.Level, base)}, true
+	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %s paired ratios, with an interval of at least %.0f%% confidence "+
+		"at each size by itself (sign test). Above 1 is better than %s.", what, base, r.pairs(m.Name), 100*r.Analysis.Level, base)}, true
 }
 
 // goals lists the different goals set for a metric.

@@ -112,9 +112,8 @@ func (r Report) ratiosFigure() (figure, bool) {
 	}
 	low, high = min(low, 0.98), max(high, 1.02)
 	p.y = linear(low, high+0.15*(high-low)) // room for the legend
-	pairs, _ := r.pairs()
-	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("Efficiency relative to %s: median of %d paired ratios, with an interval of at least %.0f%% confidence "+
-		"(sign test); beside it every pair. Above 1 is better than %s.", base, pairs, 100*r.Analysis.Level, base)}, true
+	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("Efficiency relative to %s: median of %s paired ratios, with an interval of at least %.0f%% confidence "+
+		"(sign test); beside it every pair. Above 1 is better than %s.", base, r.pairs(""), 100*r.Analysis.Level, base)}, true
 }
 
 // addGoal draws a goal, unless it lies where 1.0 is drawn in a figure of that range.

@@ -172,28 +172,30 @@ func (r Report) row(group []Metric, x float64) []string {
 	return cells
 }
 
-// pairs returns the smallest and largest number of pairs behind an efficiency.
-func (r Report) pairs() (low, high int) {
-	for i, c := range r.Analysis.Comparisons {
+// pairs is how many pairs comparisons have in a metric, or in any if it is "": a number, or "2 to 6".
+func (r Report) pairs(metric string) string {
+	low, high, seen := 0, 0, false
+	for _, c := range r.Analysis.Comparisons {
+		if metric != "" && c.Metric != metric {
+			continue
+		}
 		n := len(c.Ratios)
-		if i == 0 {
-			low, high = n, n
+		if !seen {
+			low, high, seen = n, n, true
 		}
 		low, high = min(low, n), max(high, n)
 	}
-	return low, high
+	if low != high {
+		return fmt.Sprintf("%d to %d", low, high)
+	}
+	return fmt.Sprint(low)
 }
 
 // method says in a sentence or two what the numbers are.
 func (r Report) method() string {
-	low, high := r.pairs()
-	count := fmt.Sprintf("%d", low)
-	if low != high {
-		count = fmt.Sprintf("%d to %d", low, high)
-	}
 	base := r.Experiment.Sides[0].Name
 	return fmt.Sprintf("Medians of %s runs a side in alternating order. Efficiency: median of the paired ratios to %s,\nturned so that "+
-		"1 is as good as %s and more is better; interval: sign test on the pairs, at least %.0f%%.", count, base, base, 100*r.Analysis.Level)
+		"1 is as good as %s and more is better; interval: sign test on the pairs, at least %.0f%%.", r.pairs(""), base, base, 100*r.Analysis.Level)
 }
 
 // Highlights returns the results to be looked at first, one sentence each.

@@ -52,7 +52,6 @@ func (r Report) rowFigure(m Metric) (figure, bool) {
 		p.addGoal(goal, low, high)
 	}
 	p.y = linear(min(low, 0.98), max(high, 1.02)+0.3*(max(high, 1.02)-min(low, 0.98))) // room for the legend
-	pairs, _ := r.pairs()
-	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %d paired ratios, with an interval of at least %.0f%% confidence "+
-		"for each by itself (sign test). Above 1 is better than %s.", what, base, pairs, 100*r.Analysis.Level, base)}, true
+	return figure{svg: p.svg(), wide: true, caption: fmt.Sprintf("%s relative to %s: median of %s paired ratios, with an interval of at least %.0f%% confidence "+
+		"for each by itself (sign test). Above 1 is better than %s.", what, base, r.pairs(m.Name), 100*r.Analysis.Level, base)}, true
 }
