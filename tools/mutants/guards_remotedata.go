@@ -165,7 +165,7 @@ var studyGuards = []Mutant{
 		File:    "internal/machine/bootagent/lazyroot/bound.go",
 		Find:    "if b.holds[c] == 0 {",
 		Replace: "if b.holds[c] >= 0 {",
-		Test:    "./internal/machine/bootagent/lazyroot TestReadsAtOnceWithinALimitSeeWhatTheImageHas",
+		Test:    "./internal/machine/bootagent/lazyroot TestAChunkThatAReadIsAtWorkOnMakesNoRoom",
 	},
 	{
 		Guard:   "what makes room gives its blocks back",

@@ -116,3 +116,42 @@ func TestABoundedImageGivesNothingToNeighbours(t *testing.T) {
 		t.Error("a bounded image offers a chunk that may go")
 	}
 }
+
+// slowFile reads what is at a place only when it may.
+type slowFile struct {
+	File
+	at               int64
+	reached, proceed chan struct{}
+}
+
+func (f slowFile) ReadAt(p []byte, off int64) (int, error) {
+	if off == f.at {
+		close(f.reached)
+		<-f.proceed
+	}
+	return f.File.ReadAt(p, off)
+}
+
+func TestAChunkThatAReadIsAtWorkOnMakesNoRoom(t *testing.T) {
+	data := content(40)
+	file, err := os.Create(filepath.Join(t.TempDir(), "kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	slow := slowFile{File{file}, 5*image.ChunkBytes + 7, make(chan struct{}), make(chan struct{})}
+	m := open(t, data, func(c *Config) { c.LimitBytes, c.Backing = 2*image.ChunkBytes, slow }, serve(t, data).URL)
+	got, done := make([]byte, 100), make(chan error)
+	go func() {
+		_, err := m.ReadAt(got, slow.at)
+		done <- err
+	}()
+	<-slow.reached
+	for _, c := range []int{10, 20, 30, 36} {
+		read(t, m, data, c*image.ChunkBytes+9, 10)
+	}
+	close(slow.proceed)
+	if err := <-done; err != nil || string(got) != string(data[slow.at:slow.at+100]) {
+		t.Errorf("a read beside four others, of which two fit, is wrong: %v", err)
+	}
+}
