@@ -43,7 +43,7 @@ func gpusOf(a *api.Assignment) []api.DeviceClaim {
 func checkGPUs(a *api.Assignment) error {
 	for _, c := range gpusOf(a) {
 		if c.Way != api.WayPassthrough {
-			return fmt.Errorf("it holds %q of GPU %s, and of their own node's GPUs virtual machines get whole ones only, by pass-through", c.Way, c.Device)
+			return fmt.Errorf("it holds %q of GPU %s, and virtual machines get whole GPUs by pass-through only", c.Way, c.Device)
 		}
 	}
 	return nil
