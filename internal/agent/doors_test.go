@@ -60,6 +60,16 @@ func (c *caches) Serve(ctx context.Context, uid string, conn net.Conn) error {
 	return conn.Close()
 }
 
+func (c *caches) Dial(_ context.Context, uid string) (net.Conn, error) {
+	here, there := net.Pipe()
+	go func() {
+		_, _ = io.WriteString(there, uid+":")
+		_, _ = io.Copy(there, there)
+		_ = there.Close()
+	}()
+	return here, nil
+}
+
 func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 	l := newLeader(t)
 	host, networks := fake.NewHost(), &fabricfake.Fabric{}
@@ -73,7 +83,7 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 		d.Caches = []dataset.CacheOrder{{UID: "d1", Name: "events"}, {UID: "d3", Name: "more"}}
 		m := aMember("")
 		m.Datasets = []dataset.Claim{
-			{UID: "d1", Name: "events", Way: api.DatasetCached, Port: 10940}, {UID: "d2", Name: "far", Way: api.DatasetStream}, {UID: "d3", Name: "more", Way: api.DatasetCached, Port: 10942},
+			{UID: "d1", Name: "events", Way: api.DatasetCached, Port: 10940}, {UID: "d2", Name: "far", Way: api.DatasetStream}, {UID: "d3", Name: "more", Way: api.DatasetCached, Port: 10942, Metered: true},
 		}
 		withMember(d, m)
 	})
@@ -101,14 +111,14 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 		t.Errorf("copies are in use: %v", copies.used)
 	}
 	copies.mu.Unlock()
-	var last net.Conn
+	conns := map[string]net.Conn{}
 	for port, uid := range map[int]string{10940: "d1", 10942: "d3"} {
 		conn, err := net.Dial("tcp", host.Inside("u1.a.1", port).String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		last = conn
+		conns[uid] = conn
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		_, _ = io.WriteString(conn, "hello")
 		heard := make([]byte, len("d1:hello"))
@@ -116,12 +126,22 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 			t.Errorf("at port %d: %q, %v; want the cache of %s", port, heard, err, uid)
 		}
 	}
+	_ = conns["d3"].Close()
+	l.until("what it read of one that is metered is reported", func(o agentstream.Observed) bool {
+		read := map[string]int64{}
+		for i := range o.Caches {
+			for _, r := range o.Caches[i].Readings {
+				read[o.Caches[i].UID] += r.Bytes
+			}
+		}
+		return len(read) == 1 && read["d3"] == int64(len("d3:hello"))
+	})
 	l.want(func(d *agentstream.Desired) {
 		d.Members = slices.Clone(d.Members)
 		d.Members[0].Release = true
 	})
 	l.until("it is clean", func(o agentstream.Observed) bool { return len(o.Clean) == 1 })
-	if _, err := last.Read(make([]byte, 1)); err == nil {
+	if _, err := conns["d1"].Read(make([]byte, 1)); err == nil {
 		t.Error("a connection to a cache outlives its member")
 	}
 }

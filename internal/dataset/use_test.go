@@ -95,7 +95,7 @@ func TestAnyWayThatWasLeftOpenIsListed(t *testing.T) {
 	use := api.ParseDatasetUse("d:auto")
 	for way, want := range map[api.DatasetWay]string{api.DatasetCopy: "/datasets/d/2016/a", api.DatasetStream: "https://far/a", api.DatasetCached: "root://127.0.0.1:10942//x/a"} {
 		decided := use.For(&api.Assignment{Data: []api.DataClaim{{Name: "other", Way: api.DatasetCopy}, {Name: "d", Way: way}}})
-		if got := URLs(files, decided, 2); len(got) != 1 || got[0] != want {
+		if got := URLs(files, false, decided, 2); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: %q, want %s", way, got, want)
 		}
 	}

@@ -459,16 +459,16 @@ func (s *Store) Serve(ctx context.Context, uid string, conn net.Conn) error {
 func (s *Store) Dial(ctx context.Context, uid string) (conn net.Conn, err error) {
 	s.mu.Lock()
 	c := s.all[uid]
-	var at netip.AddrPort
-	if c != nil && c.running != nil {
-		at = c.at
+	var running server
+	if c != nil {
+		running = c.running
 	}
 	s.mu.Unlock()
-	if !at.IsValid() {
+	if running == nil {
 		return nil, errors.New("its cache does not run")
 	}
 	err = s.cfg.Space.Do(func() (err error) {
-		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp4", at.String())
+		conn, err = running.Dial(ctx)
 		return err
 	})
 	return conn, err

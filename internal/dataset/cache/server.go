@@ -19,6 +19,8 @@ import (
 type server interface {
 	// Serve has it serve a connection until that ends, the server does, or ctx does.
 	Serve(ctx context.Context, conn *net.TCPConn) error
+	// Dial connects to it, in the network of caches.
+	Dial(ctx context.Context) (net.Conn, error)
 	counters() counters
 	PID() int
 	Ended() <-chan struct{}
@@ -31,7 +33,14 @@ type counters struct {
 	reads int64
 }
 
-type xcache struct{ *xrootd.Cache }
+type xcache struct {
+	*xrootd.Cache
+	at netip.AddrPort
+}
+
+func (x xcache) Dial(ctx context.Context) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "tcp4", x.at.String())
+}
 
 func (x xcache) counters() counters {
 	now := x.Counters()
@@ -69,7 +78,7 @@ func (s *Store) startXRootD(ctx context.Context, c *cached, origin dataset.Origi
 	if err != nil {
 		return nil, at, err
 	}
-	return xcache{running}, at, nil
+	return xcache{running, at}, at, nil
 }
 
 // startWeb starts a cache of web servers. It has one watermark: the upper one.
