@@ -140,7 +140,7 @@ func wholeFor(stack api.Stack, way string) string {
 func (n *normalizer) gpuHolder(path string, g api.Group, r api.DeviceRequest) {
 	switch {
 	case r.Way == api.WayMIG && g.Stack == api.StackVM:
-		n.add(path, r.Way, "members on the stack %q get whole GPUs only (a slice is no PCI device of its own); write their number, or use the stack %q", g.Stack, api.StackContainer)
+		n.add(path, r.Way, "members on the stack %q get no slices of GPUs (a slice is no PCI device of its own); write the number of whole ones, or use the stack %q", g.Stack, api.StackContainer)
 	case r.Way == api.WayMIG && g.Stack != api.StackContainer:
 		n.add(path, string(g.Stack), "members on the stack %q get no slices of GPUs (nobody divides the GPUs of a machine that one member has); use the stack %q", g.Stack, api.StackContainer)
 	case g.Stack != api.StackContainer && g.Stack != api.StackVM:

@@ -149,7 +149,7 @@ func (g *dividedGPU) wantRefusals(s *site) {
 		{[]string{"c3", "--gpu", "1:mig:1g.10gb"}, exitRefused, "needs a slice of a GPU of profile 1g.10gb: node n1: all 2 slices of that kind are taken"},
 		{[]string{"c3", "--gpu", "1:mig:1g.20gb"}, exitRefused, "needs a slice of a GPU of profile 1g.20gb: node n1: it has slices 1g.10gb of NVIDIA H100 80GB HBM3 with 9856MiB, slices 3g.40gb"},
 		{[]string{"c3", "--gpu", "1"}, exitRefused, "needs a whole GPU: no node has a GPU"},
-		{[]string{"c3", "--gpu", "1:mig", "--stack", "vm"}, exitUsage, `members on the stack "vm" get whole GPUs only (a slice is no PCI device of its own)`},
+		{[]string{"c3", "--gpu", "1:mig", "--stack", "vm"}, exitUsage, `members on the stack "vm" get no slices of GPUs (a slice is no PCI device of its own)`},
 		{[]string{"c3", "--gpu", "1:mig", "--stack", "metal"}, exitUsage, `members on the stack "metal" get no slices of GPUs`},
 	} {
 		if a := s.cli(append([]string{"cluster", "create"}, c.args...)...); a.code != c.code || !strings.Contains(a.err, c.want) {
