@@ -59,6 +59,9 @@ type Quota struct {
 	Devices map[string]int64 `json:"devices,omitempty"`
 }
 
+// EnergyWindow is how far back the quota of energy counts.
+const EnergyWindow = 30 * 24 * time.Hour
+
 // Project owns clusters. A token of a project sees nothing of another.
 type Project struct {
 	// Name is a DNS label.

@@ -91,7 +91,7 @@ const ReleaseTime = 10 * time.Second
 // Account is what a project may hold and holds; Shares is its weight.
 type Account struct {
 	Quota api.Quota
-	// EnergyJoules is what its members used in usage.EnergyWindow.
+	// EnergyJoules is what its members used in api.EnergyWindow.
 	EnergyJoules int64
 	// Used counts members, spares, and lost members that wait for a replacement; not what is being cleaned.
 	Used   resource.Amounts

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/resource"
-	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // account is a project's account while a plan is made.
@@ -34,7 +34,7 @@ func (p *planner) accountOf(project string) *account {
 		}
 		if limit := from.Quota.EnergyJoules; limit > 0 && from.EnergyJoules >= limit {
 			a.energy = fmt.Sprintf("project %q used %s in the last %d days, and its quota is %s",
-				project, energyText(from.EnergyJoules), usage.EnergyWindow/(24*time.Hour), energyText(limit))
+				project, energyText(from.EnergyJoules), api.EnergyWindow/(24*time.Hour), energyText(limit))
 		}
 		p.accounts[project] = a
 	}

@@ -88,7 +88,7 @@ type Reader interface {
 	Events(ctx context.Context, log string, after int64, limit int) ([]api.Event, error)
 	// UsageInput returns the input of totals of use, as of one revision.
 	UsageInput(ctx context.Context, now time.Time) usage.Input
-	// EnergyUsed is what each project used in usage.EnergyWindow, in joules, if the quota of any bounds that.
+	// EnergyUsed is what each project used in api.EnergyWindow, in joules, if the quota of any bounds that.
 	EnergyUsed(ctx context.Context, now time.Time) (map[string]int64, error)
 	WaitRevision(ctx context.Context, revision int64) (int64, error)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/nearmetal/nearmetal/internal/energy"
 	"github.com/nearmetal/nearmetal/internal/state"
 	"github.com/nearmetal/nearmetal/internal/store/memory"
-	"github.com/nearmetal/nearmetal/internal/usage"
 )
 
 // sampled is a sample of two CPUs after some seconds at 100 W, in which each member kept a CPU busy.
@@ -187,7 +186,7 @@ func TestAProjectThatUsedItsEnergyWaits(t *testing.T) {
 	if c := l.mustPass().Cluster("b"); c.Record.PlacedAt != nil || !strings.Contains(l.explained("b"), "used 0.0002778 kWh in the last 30 days") {
 		t.Errorf("the cluster is %s with 1000 of 1000 J used, want it to wait: %s", c.Record.Phase, l.explained("b"))
 	}
-	l.now = l.now.Add(usage.EnergyWindow - 46*time.Hour)
+	l.now = l.now.Add(api.EnergyWindow - 46*time.Hour)
 	l.mustPass()
 	if c := l.mustPass().Cluster("b"); c.Record.PlacedAt == nil {
 		t.Errorf("the cluster is %s 28 days later, want it placed: %s", c.Record.Phase, l.explained("b"))

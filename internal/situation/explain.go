@@ -31,7 +31,7 @@ type Explainer struct {
 	Offers offer.Site
 	// Power returns the power of a node when idle, what full utilization adds, and its CPUs; false: it is not known. nil: of no node is.
 	Power func(node string) (idle, slope float64, cpus int, ok bool)
-	// EnergyJoules returns what projects used in usage.EnergyWindow, of those whose quota bounds it. nil: no quota does.
+	// EnergyJoules returns what projects used in api.EnergyWindow, of those whose quota bounds it. nil: no quota does.
 	EnergyJoules func(now time.Time) map[string]int64
 }
 

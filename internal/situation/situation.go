@@ -40,7 +40,7 @@ type Site struct {
 	Nodes       map[string]lifecycle.NodeState
 	// Encrypted: the underlay is, and nodes without WireGuard get no members.
 	Encrypted bool
-	// EnergyJoules is what the members of projects used in usage.EnergyWindow, of those whose quota bounds it.
+	// EnergyJoules is what the members of projects used in api.EnergyWindow, of those whose quota bounds it.
 	EnergyJoules map[string]int64
 
 	standing map[string]standing
@@ -172,12 +172,6 @@ func isWarm(m *state.Machine) bool { return m.Record != nil && m.Record.Phase ==
 
 // Rests reports whether a machine is off, or waits in its boot agent: it has no agent, and what it offers is what was inspected.
 func Rests(m *state.Machine) bool { return IsOff(m) || isWarm(m) }
-
-// Rests reports whether a machine without an agent may be given away now, or will be after what is done with it.
-func (s *Site) Rests(node string) bool {
-	now := s.standing[node]
-	return (now.asleep || now.returning) && !now.drained
-}
 
 // Available is what a node is to placement.
 func (s *Site) Available(node string) placement.Availability {

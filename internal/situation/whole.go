@@ -49,3 +49,9 @@ func returning(m *state.Machine) bool {
 		return Rests(m)
 	}
 }
+
+// Rests reports whether a machine without an agent may be given away now, or will be after what is done with it.
+func (s *Site) Rests(node string) bool {
+	now := s.standing[node]
+	return (now.asleep || now.returning) && !now.drained
+}

@@ -164,7 +164,7 @@ const (
 	energyChangesFor = time.Hour
 )
 
-// EnergyUsed is what each project used in usage.EnergyWindow before a time, in joules, if the quota of any bounds that. It is half a minute old at most.
+// EnergyUsed is what each project used in api.EnergyWindow before a time, in joules, if the quota of any bounds that. It is half a minute old at most.
 func (c *Cache) EnergyUsed(ctx context.Context, now time.Time) (map[string]int64, error) {
 	if !slices.ContainsFunc(c.View().Projects, func(p *api.Project) bool { return p.Quota.EnergyJoules > 0 }) {
 		return nil, nil
@@ -177,7 +177,7 @@ func (c *Cache) EnergyUsed(ctx context.Context, now time.Time) (map[string]int64
 	}
 	since := u.since
 	if since.IsZero() {
-		since = now.Add(-usage.EnergyWindow)
+		since = now.Add(-api.EnergyWindow)
 	}
 	since = since.UTC().Truncate(time.Hour)
 	if err := u.past.Read(since, c.repo.energyRecords(ctx)(since, now)); err != nil {

@@ -7,9 +7,6 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 )
 
-// EnergyWindow is how far back the quota of energy counts.
-const EnergyWindow = 30 * 24 * time.Hour
-
 // EnergyPast is the energy of projects by hour, so that only the newest records are read again.
 type EnergyPast struct {
 	hours map[time.Time]map[string]api.EnergyAmount
@@ -44,9 +41,9 @@ func (p *EnergyPast) Read(since time.Time, records iter.Seq2[*api.EnergyRecord, 
 	return nil
 }
 
-// Joules is what each project used in EnergyWindow before a time, to the hour, and forgets what was before.
+// Joules is what each project used in api.EnergyWindow before a time, to the hour, and forgets what was before.
 func (p *EnergyPast) Joules(now time.Time) map[string]int64 {
-	begin := now.Add(-EnergyWindow)
+	begin := now.Add(-api.EnergyWindow)
 	sums := map[string]api.EnergyAmount{}
 	for hour, projects := range p.hours {
 		if !hour.Add(time.Hour).After(begin) {

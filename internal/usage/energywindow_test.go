@@ -29,7 +29,7 @@ func TestTheEnergyOfAProjectIsThatOfTheLastThirtyDays(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", what, got, want)
 		}
 	}
-	read(EnergyWindow, record("n1", EnergyWindow, 100, "physics"), record("n1", EnergyWindow+2*time.Hour, 900, "physics"),
+	read(api.EnergyWindow, record("n1", api.EnergyWindow, 100, "physics"), record("n1", api.EnergyWindow+2*time.Hour, 900, "physics"),
 		record("n2", 24*time.Hour, 20, "physics"), record("n1", 0, 3, "physics"), record("n1", 0, 7, ""))
 	want("at first", map[string]int64{"physics": 123, "default": 7})
 	read(time.Hour, record("n1", 0, 4, "physics"), record("n2", time.Hour, 5, "default"))

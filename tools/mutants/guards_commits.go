@@ -67,7 +67,7 @@ var commitGuards = []Mutant{
 	},
 	{
 		Guard:   "a drained machine that is off is down",
-		File:    "internal/situation/situation.go",
+		File:    "internal/situation/whole.go",
 		Find:    `return (now.asleep || now.returning) && !now.drained`,
 		Replace: `return now.asleep || now.returning`,
 		Test:    "./internal/controller TestAMachineThatRestsIsNotDown",

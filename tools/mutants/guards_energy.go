@@ -17,9 +17,9 @@ var energyGuards = []Mutant{
 		Test:    "./internal/admission TestQuotas",
 	},
 	{
-		Guard:   "an hour of energy that is read again counts once",
-		File:    "internal/usage/energywindow.go",
-		Find:    `if hour.Before(since) {
+		Guard: "an hour of energy that is read again counts once",
+		File:  "internal/usage/energywindow.go",
+		Find: `if hour.Before(since) {
 			next[hour] = sums
 		}`,
 		Replace: `next[hour] = sums`,

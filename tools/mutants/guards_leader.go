@@ -103,7 +103,7 @@ var leaderGuards = []Mutant{
 	{
 		Guard:   "a node that is only not heard of is what it was",
 		File:    "internal/controller/nodes.go",
-		Find:    `next.Down = open && newest.Down`,
+		Find:    `next.Down = present != nil && present.Down`,
 		Replace: `next.Down = true`,
 		Test:    "./internal/controller TestTheAccountOfCapacityTellsWhatANodeOfferedAndWhenItWasDown",
 	},

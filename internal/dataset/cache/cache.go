@@ -455,25 +455,6 @@ func (s *Store) Serve(ctx context.Context, uid string, conn net.Conn) error {
 	return running.Serve(ctx, inside)
 }
 
-// Dial connects to the cache of a dataset.
-func (s *Store) Dial(ctx context.Context, uid string) (conn net.Conn, err error) {
-	s.mu.Lock()
-	c := s.all[uid]
-	var running server
-	if c != nil {
-		running = c.running
-	}
-	s.mu.Unlock()
-	if running == nil {
-		return nil, errors.New("its cache does not run")
-	}
-	err = s.cfg.Space.Do(func() (err error) {
-		conn, err = running.Dial(ctx)
-		return err
-	})
-	return conn, err
-}
-
 // States returns all datasets that are read through a cache, or have something in one.
 func (s *Store) States() []dataset.CacheState {
 	s.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"net"
 	"net/netip"
 	"net/url"
@@ -135,4 +136,23 @@ func freeAddress() (netip.AddrPort, error) {
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), l.Close()
+}
+
+// Dial connects to the cache of a dataset.
+func (s *Store) Dial(ctx context.Context, uid string) (conn net.Conn, err error) {
+	s.mu.Lock()
+	c := s.all[uid]
+	var running server
+	if c != nil {
+		running = c.running
+	}
+	s.mu.Unlock()
+	if running == nil {
+		return nil, errors.New("its cache does not run")
+	}
+	err = s.cfg.Space.Do(func() (err error) {
+		conn, err = running.Dial(ctx)
+		return err
+	})
+	return conn, err
 }

@@ -223,7 +223,7 @@ func (s Software) experiment(runs []softwareRun) measure.Experiment {
 	return measure.Experiment{
 		Title: "A program whose files are far away",
 		Summary: "A program is started again and again. Its files are in an image far away, of which the node fetches the parts that are read, verifies them, and keeps them within a limit: " +
-			"what was read longest ago makes room. The kernel keeps pages of it as well. The two caches are dropped apart: the page cache by mounting the image anew, the software cache by " +
+			"what was read longest ago makes room. The kernel keeps pages of it as well. The two caches are dropped apart: the page cache by mounting the image again, the software cache by " +
 			"beginning with an empty one while the image stays mounted. Times are from the start of the program to its end.",
 		Axis:    measure.Axis{Name: "Start", Labels: starts},
 		Metrics: []measure.Metric{{Name: seconds, Title: "Time", Unit: "s"}, {Name: downloaded, Title: "Downloaded", Unit: "MB"}},
