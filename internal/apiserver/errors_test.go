@@ -262,8 +262,8 @@ func TestEveryDocumentedErrorOccurs(t *testing.T) {
 		{"unknown_dataset", `dataset "none" of group "reader"`, func() *http.Response {
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["none"]}`})
 		}},
-		{"unfit_dataset", `can't be read so (cached): file run1.root has no source by root://`, func() *http.Response {
-			send(t, s, request{method: "POST", path: "/v1/datasets", body: datasetText("web")})
+		{"unfit_dataset", `can't be read so (cached): file run1.root is at 192.0.2.1, whose certificate`, func() *http.Response {
+			send(t, s, request{method: "POST", path: "/v1/datasets", body: strings.ReplaceAll(datasetText("web"), "data.example", "192.0.2.1")})
 			return send(t, s, request{method: "POST", path: "/v1/clusters", body: `{"name":"reader","datasets":["web:cached"]}`})
 		}},
 		{"dataset_exists", `"events" already exists`, func() *http.Response {
