@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nearmetal/nearmetal/internal/handover"
 	"github.com/nearmetal/nearmetal/internal/netns"
 )
@@ -145,29 +147,39 @@ func give(dirs []string) (uid int, err error) {
 // run starts the process. The kernel ends it with the thread that starts it (prctl(2), PR_SET_PDEATHSIG), so that thread waits for it and does nothing else.
 func (p *process) run(space netns.Handle, gate bool) error {
 	started := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // for good: the thread stays in the namespace
-		err := space.Enter()
-		if err == nil && gate {
-			p.gate, err = handover.Install()
-		}
-		if err == nil {
-			err = p.cmd.Start()
-		}
-		if p.gate != nil && err == nil {
-			p.gate.Started(p.cmd.Process.Pid)
-		}
-		ended, made := p.ended, p.gate // p may be copied once it has started
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-			close(ended)
-		}
-		if made != nil {
-			_ = made.Close()
-		}
-	}()
+	go p.runHere(space, gate, started)
 	return <-started
+}
+
+// runHere runs the process on the thread that it is called on, which is not used again: it stays in the namespace, and ends with its goroutine.
+func (p *process) runHere(space netns.Handle, gate bool, started chan<- error) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() { // the first thread of this program can't end, and would stay in the namespace for good
+		defer runtime.UnlockOSThread()
+		elsewhere := make(chan error, 1)
+		go p.runHere(space, gate, elsewhere) // not on this thread, which is taken until then
+		started <- <-elsewhere
+		return
+	}
+	err := space.Enter()
+	if err == nil && gate {
+		p.gate, err = handover.Install()
+	}
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if p.gate != nil && err == nil {
+		p.gate.Started(p.cmd.Process.Pid)
+	}
+	ended, made := p.ended, p.gate // p may be copied once it has started
+	started <- err
+	if err == nil {
+		_ = p.cmd.Wait()
+		close(ended)
+	}
+	if made != nil {
+		_ = made.Close()
+	}
 }
 
 // handshake is the first that a client says, and answerBytes how long the answer is (XRootD Protocol, version 5.2, "Initial Handshake").
