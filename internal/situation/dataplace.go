@@ -168,11 +168,7 @@ func (s *Site) options(project string, use api.DatasetUse, egress bool, node str
 	if reads != nil {
 		w.BytesPerWait = reads.BytesPerWait
 	}
-	for i := range s.data {
-		n := &s.data[i]
-		if n.Name != node || n.CacheRoom == nil {
-			continue
-		}
+	if n := s.said[node]; n != nil && n.CacheRoom != nil {
 		w.Cache = &paths.CacheHere{CacheRoom: *n.CacheRoom}
 		for k := range n.Caches {
 			if n.Caches[k].UID == d.UID {
@@ -196,7 +192,10 @@ func (s *Site) answers(project, name, node string) []paths.Answer {
 // learnPaths takes in what is stored of the ways of data, and what nodes have, once.
 func (s *Site) learnPaths() {
 	if s.paths == nil {
-		s.paths, s.holders = paths.New(s.View.DataPaths, s.Now), HoldersOf(s.data)
+		s.paths, s.holders, s.said = paths.New(s.View.DataPaths, s.Now), HoldersOf(s.data), make(map[string]*datasetplan.Node, len(s.data))
+		for i := range s.data {
+			s.said[s.data[i].Name] = &s.data[i]
+		}
 	}
 }
 

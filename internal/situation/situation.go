@@ -48,10 +48,11 @@ type Site struct {
 	windows, drains bool
 	heard           Heard
 	reading         time.Time
-	proofs          map[api.Proof]bool // those heard now
-	data            []datasetplan.Node // what nodes have of datasets
-	paths           *paths.Known       // what was measured of the ways of data, once somebody asks
-	holders         paths.Holders      // of datasets, as of data
+	proofs          map[api.Proof]bool           // those heard now
+	data            []datasetplan.Node           // what nodes have of datasets
+	paths           *paths.Known                 // what was measured of the ways of data, once somebody asks
+	holders         paths.Holders                // of datasets, as of data
+	said            map[string]*datasetplan.Node // data by node, once somebody asks
 	fabrics         Fabrics
 }
 
