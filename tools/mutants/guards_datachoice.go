@@ -139,7 +139,7 @@ var dataChoiceGuards = []Mutant{
 		Guard:   "a fraction that nothing is decided by is refused",
 		File:    "internal/manifest/dataset.go",
 		Find:    "\tif !used {",
-		Replace: "\tif false {",
+		Replace: "\tif !used && false {",
 		Test:    "./internal/manifest TestTheFractionThatMembersReadIsStoredWithTheDataset",
 	},
 	{
