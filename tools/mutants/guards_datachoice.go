@@ -167,7 +167,7 @@ var dataChoiceGuards = []Mutant{
 		Guard:   "a cache fetches more than is read of it",
 		File:    "internal/dataset/predict/predict.go",
 		Find:    "return 1 - math.Pow(1-w.Reads, 1+blockBytes/w.Reader.RequestBytes)",
-		Replace: "return w.Reads",
+		Replace: "return math.Abs(w.Reads)",
 		Test:    "./internal/dataset/predict TestACacheFetchesWholeBlocksAndWaitsOncePerRequest",
 	},
 	{
