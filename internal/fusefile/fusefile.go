@@ -24,12 +24,14 @@ const name = "content"
 type File struct {
 	dir    string
 	device int
+	// stop is an eventfd that ends serving.
+	stop   int
 	size   uint64
 	source io.ReaderAt
 	served sync.WaitGroup
 }
 
-// askers is how many threads wait for the kernel's questions. Each question is answered beside the others, since its answer may take a while.
+// askers is how many wait for the kernel's questions. Each question is answered beside the others, since its answer may take a while.
 const askers = 2
 
 // Mount shows size bytes of a source as a file below dir, which it makes. Reads that fail are errors of the file (EIO). Only root may mount.
@@ -37,7 +39,7 @@ func Mount(dir string, source io.ReaderAt, size int64) (*File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("the kernel has no FUSE: /dev/fuse: %w", err)
 	}
@@ -45,7 +47,11 @@ func Mount(dir string, source io.ReaderAt, size int64) (*File, error) {
 	if err := unix.Mount("nearmetal", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_RDONLY, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("mounting FUSE at %s: %w", dir, err), unix.Close(device))
 	}
-	f := &File{dir: dir, device: device, size: uint64(size), source: source}
+	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH), unix.Close(device))
+	}
+	f := &File{dir: dir, device: device, stop: stop, size: uint64(size), source: source}
 	for range askers {
 		f.served.Go(f.serve)
 	}
@@ -60,8 +66,13 @@ func (f *File) Close() error {
 	if err := unix.Unmount(f.dir, 0); err != nil {
 		return fmt.Errorf("unmounting %s: %w", f.dir, err)
 	}
+	// A copy of the mount in another namespace would go on asking. Who asks when the device is closed gets an error.
+	_, err := unix.Write(f.stop, binary.NativeEndian.AppendUint64(nil, 1))
+	if err != nil {
+		return err
+	}
 	f.served.Wait()
-	return errors.Join(unix.Close(f.device), os.Remove(f.dir))
+	return errors.Join(unix.Close(f.device), unix.Close(f.stop), os.Remove(f.dir))
 }
 
 // Requests and what they are answered (linux/fuse.h).
@@ -89,15 +100,20 @@ type request struct {
 	body         []byte
 }
 
-// serve answers the kernel until the file is unmounted.
+// serve answers the kernel until the file is unmounted, or Close ends it. It waits by poll(2) on a thread of its own: this process may open the file, which
+// asks the device while the runtime's epoll is held.
 func (f *File) serve() {
 	buffer := make([]byte, 64<<10)
 	var answering sync.WaitGroup
 	defer answering.Wait()
 	for {
+		ready := []unix.PollFd{{Fd: int32(f.device), Events: unix.POLLIN}, {Fd: int32(f.stop), Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); err != nil && !errors.Is(err, unix.EINTR) || ready[1].Revents != 0 {
+			return
+		}
 		n, err := unix.Read(f.device, buffer)
 		switch {
-		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EAGAIN): // ENOENT: who asked has gone
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOENT): // ENOENT: who asked has gone
 			continue
 		case err != nil || n < headBytes:
 			return // ENODEV: it was unmounted

@@ -1,15 +1,18 @@
 package fusefile
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nearmetal/nearmetal/internal/needs"
 )
@@ -88,5 +91,44 @@ func TestAReadThatFailsIsAnError(t *testing.T) {
 	}
 	if n, err := file.ReadAt(make([]byte, 100), 3<<20-50); !errors.Is(err, syscall.EIO) && !errors.Is(err, io.ErrUnexpectedEOF) || n > 50 {
 		t.Errorf("a part that the source does not have: %d bytes, %v", n, err)
+	}
+}
+
+// A program that makes a namespace of its own has a copy of every mount.
+func TestAFileIsClosedThoughAnotherNamespaceHasItMounted(t *testing.T) {
+	data := make([]byte, 1<<20)
+	needs.Root(t, "mounts a file system")
+	f, err := Mount(filepath.Join(t.TempDir(), "shown"), &source{data: data, bad: -1}, int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", "echo made; read -r end")
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = in.Close()
+		_ = other.Wait()
+	}()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "made\n" {
+		t.Fatalf("unshare says %q, %v", line, err)
+	}
+	closed := make(chan error)
+	go func() { closed <- f.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the file is served on")
 	}
 }

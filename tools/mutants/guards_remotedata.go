@@ -189,6 +189,13 @@ var studyGuards = []Mutant{
 		Test:    "./internal/machine/bootagent/lazyroot TestABoundedImageGivesNothingToNeighbours",
 	},
 	{
+		Guard:   "a file that is unmounted is served no more",
+		File:    "internal/fusefile/fusefile.go",
+		Find:    "_, err := unix.Write(f.stop, binary.NativeEndian.AppendUint64(nil, 1))",
+		Replace: "_, err := unix.Write(f.stop, binary.NativeEndian.AppendUint64(nil, 0))",
+		Test:    "./internal/fusefile TestAFileIsClosedThoughAnotherNamespaceHasItMounted",
+	},
+	{
 		Guard:   "a part of a file that can't be had is an error",
 		File:    "internal/fusefile/fusefile.go",
 		Find:    "return nil, unix.EIO",

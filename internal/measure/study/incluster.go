@@ -32,6 +32,8 @@ const (
 	conditionTimeout = time.Minute
 	jobTimeout       = 10 * time.Minute
 	countersTimeout  = time.Minute
+	// settled is how long counters must not change: jobs close their files one after the other.
+	settled = 2 * time.Second
 )
 
 // inCluster is the place of a study in a cluster.
@@ -268,6 +270,7 @@ func (w *inCluster) counters(ctx context.Context, side string, before *counts) (
 		return nil, nil
 	}
 	var now, last counts
+	same := time.Now()
 	err := w.await(ctx, "the cache of dataset "+w.ways[way].Name+" to count what was read", countersTimeout, func() (bool, error) {
 		d, err := w.Service.Dataset(ctx, w.ways[way].Name)
 		if err != nil {
@@ -278,7 +281,10 @@ func (w *inCluster) counters(ctx context.Context, side string, before *counts) (
 			now.read += c.HitBytes + c.MissBytes
 			now.fetched += c.MissBytes + c.AheadBytes
 		}
-		return before == nil || now.read > before.read && now == last, nil
+		if now != last {
+			same = time.Now()
+		}
+		return before == nil || now.read > before.read && time.Since(same) >= settled, nil
 	})
 	return &now, err
 }
