@@ -77,7 +77,7 @@ func TestAStudyRunsItsJobsInMembersOfACluster(t *testing.T) {
 			t.Fatalf("%s has the points %+v", r.Side, r.Points)
 		}
 		for _, p := range r.Points {
-			if trip := p.Values["round_trip_ms"]; trip < 40 {
+			if trip, seen := p.Values["round_trip_ms"]; seen && trip < 40 || !seen && r.Side == "streamed" { // a job may be quicker than the first
 				t.Errorf("%s: a round trip of %.1f ms within a delay of 40 ms", r.Side, trip)
 			}
 			mb, least := p.Values["wire_mb"], 2.0

@@ -88,9 +88,7 @@ func (w *inCluster) measure(ctx context.Context, side string, at setting, round 
 		return measure.Point{}, err
 	}
 	if side == warm {
-		each := at // one job on each member: they may be on several nodes, each with a cache of its own
-		each.jobs, each.loaders = max(1, at.members), 0
-		if _, err := w.run(ctx, side, w.url(side, 0), each); err != nil {
+		if err := w.warm(ctx, at); err != nil {
 			return measure.Point{}, fmt.Errorf("warming the cache: %w", err)
 		}
 	}
@@ -100,6 +98,20 @@ func (w *inCluster) measure(ctx context.Context, side string, at setting, round 
 			return point, err
 		}
 	}
+}
+
+// warm reads the file by the caches of all members that have jobs, and returns once that is counted: what is counted later belongs to the run.
+func (w *inCluster) warm(ctx context.Context, at setting) error {
+	each := at // one job on each member: they may be on several nodes, each with a cache of its own
+	each.jobs, each.loaders = max(1, at.members), 0
+	before, err := w.counters(ctx, warm, nil)
+	if err == nil {
+		_, err = w.run(ctx, warm, w.url(warm, 0), each)
+	}
+	if err == nil {
+		_, err = w.counters(ctx, warm, before)
+	}
+	return err
 }
 
 // once runs the jobs, and tells whether a file that had to be cold was in the cache before: another study of the cluster read it.
