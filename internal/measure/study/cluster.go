@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/measure"
@@ -37,6 +38,8 @@ type Cluster struct {
 	Load string
 	// Out is the directory of the study's results.
 	Out string
+	// Settled is how long counters of caches must not change; 0: 2 s. Jobs close their files one after the other.
+	Settled time.Duration
 
 	python  string
 	cluster api.Cluster

@@ -115,7 +115,7 @@ func newService() *service {
 func inService(t *testing.T, s *service) Remote {
 	r := remote(t)
 	r.Delays = []time.Duration{0, 40 * time.Millisecond}
-	r.Cluster = &Cluster{Service: s, Name: "c1", Out: r.Out}
+	r.Cluster = &Cluster{Service: s, Name: "c1", Out: r.Out, Settled: time.Millisecond}
 	return r
 }
 

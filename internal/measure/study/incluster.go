@@ -2,6 +2,7 @@ package study
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed" // the programs
 	"encoding/json"
@@ -32,8 +33,7 @@ const (
 	conditionTimeout = time.Minute
 	jobTimeout       = 10 * time.Minute
 	countersTimeout  = time.Minute
-	// settled is how long counters must not change: jobs close their files one after the other.
-	settled = 2 * time.Second
+	settled          = 2 * time.Second
 )
 
 // inCluster is the place of a study in a cluster.
@@ -296,7 +296,7 @@ func (w *inCluster) counters(ctx context.Context, side string, before *counts) (
 		if now != last {
 			same = time.Now()
 		}
-		return before == nil || now.read > before.read && time.Since(same) >= settled, nil
+		return before == nil || now.read > before.read && time.Since(same) >= cmp.Or(w.Settled, settled), nil
 	})
 	return &now, err
 }
