@@ -61,7 +61,19 @@ func (c *caches) Serve(ctx context.Context, uid string, conn net.Conn) error {
 }
 
 func (c *caches) Dial(_ context.Context, uid string) (net.Conn, error) {
-	here, there := net.Pipe()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = listener.Close() }()
+	here, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	there, err := listener.Accept()
+	if err != nil {
+		return nil, err
+	}
 	go func() {
 		_, _ = io.WriteString(there, uid+":")
 		_, _ = io.Copy(there, there)

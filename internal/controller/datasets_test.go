@@ -75,7 +75,7 @@ func TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt(t *testing.T) {
 		caches int
 	}{
 		"n1": {dataset.Claim{UID: "dopen", Name: "open", Way: api.DatasetStream}, "root://far//f\n", 0, 0},
-		"n2": {dataset.Claim{UID: "dopen", Name: "open", Way: api.DatasetCached, Port: 10940}, "root://127.0.0.1:10940//f\n", 0, 1},
+		"n2": {dataset.Claim{UID: "dopen", Name: "open", Way: api.DatasetCached, Port: 10940, Metered: true}, "root://127.0.0.1:10940//f\n", 0, 1},
 		"n3": {dataset.Claim{UID: "dopen", Name: "open"}, "/datasets/open/f\n", 1, 0}, // nothing was decided, which is a copy
 	} {
 		told := whole(changed[node])

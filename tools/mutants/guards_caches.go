@@ -143,6 +143,13 @@ var cacheGuards = []Mutant{
 		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
 	},
 	{
+		Guard:   "what a member reads is counted where a prediction was made",
+		File:    "internal/controller/datasets.go",
+		Find:    "asked.Way == api.DatasetAuto",
+		Replace: "false && asked.Way == api.DatasetAuto",
+		Test:    "./internal/controller TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt",
+	},
+	{
 		Guard:   "each door leads to its own cache",
 		File:    "internal/agent/doors.go",
 		Find:    "return a.cfg.Caches.Serve(ctx, claim.UID, conn)",
