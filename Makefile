@@ -107,8 +107,9 @@ e2e: setup build ## run only end-to-end tests, with bin/nearmetal and bin/nearme
 	@mkdir -p .build/tmp .build/go
 	@sh testbed/vdc/peers/install.sh tests/e2e/openapi/requirements.txt $(API_CLIENTS)
 	cd gpuremote && $(CARGO) build --locked --quiet -p gpuremote-server -p gpuremote-opencl -p nearmetal-gpu-kernels
+	$(if $(E2E_FLAGS),,$(GO) test -c -o .build/e2e.test ./tests/e2e)
 	TMPDIR=$(CURDIR)/.build/tmp GOTMPDIR=$(CURDIR)/.build/go NEARMETAL_GPU_PROGRAMS=$(CURDIR)/.build/gpuremote/debug NEARMETAL_BIN_DIR=$(CURDIR)/bin NEARMETAL_API_CLIENTS=$(API_CLIENTS)/bin \
-		$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/e2e ./tests/boot
+		$(if $(E2E_FLAGS),$(GO) test -exec '$(ASROOT) $(CURDIR)/tests/e2e/alone.sh' -count=1 -timeout 25m $(E2E_FLAGS) ./tests/e2e,tests/e2e/beside.sh 3 .build/e2e.test)
 
 # What "make test" does for a few rounds, for long: docs/reliability.md tells what came of it.
 NEARMETAL_FAULT_ROUNDS ?= 50
