@@ -47,22 +47,35 @@ func ReturnToGroup(path string, from, to uint32) error {
 	return nil
 }
 
-// ours reports whether a path, or a directory above it, has the observed program's group. The program may give what it makes
-// to other groups, but its own directories enclose it.
+// ours reports whether a path, or a directory above it, has the observed program's group. The program may give what it makes to other groups, but its own
+// directories enclose it, and those of another program that is observed at the same time enclose what is that one's.
 func (c *collector) ours(path string) bool {
 	if c.opts.Group == 0 || !filepath.IsAbs(path) {
 		return false
 	}
-	return c.hasGroup(unix.AT_FDCWD, path) || c.inOurs(filepath.Dir(path))
+	if group, of := c.observed(path); of {
+		return group == c.opts.Group
+	}
+	return c.inOurs(filepath.Dir(path))
 }
 
 func (c *collector) inOurs(dir string) bool {
 	known, seen := c.oursDirs[dir]
 	if !seen {
-		known = c.hasGroup(unix.AT_FDCWD, dir) || (dir != "/" && c.inOurs(filepath.Dir(dir)))
+		group, of := c.observed(dir)
+		known = of && group == c.opts.Group || !of && dir != "/" && c.inOurs(filepath.Dir(dir))
 		c.oursDirs[dir] = known
 	}
 	return known
+}
+
+// observed is the group of a path, and whether it is that of a program that is observed, by this process or another one.
+func (c *collector) observed(path string) (group uint32, of bool) {
+	var st unix.Stat_t
+	if unix.Fstatat(unix.AT_FDCWD, path, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return 0, false
+	}
+	return st.Gid, st.Gid == c.opts.Group || st.Gid >= firstGroup && st.Gid < firstGroup+1<<22
 }
 
 func (c *collector) hasGroup(dir int, path string) bool {

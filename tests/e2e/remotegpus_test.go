@@ -69,7 +69,7 @@ func (s gpuSite) server(c api.Cluster, member string) string {
 	return strings.TrimSpace(a.out)
 }
 
-// processes are those of the host whose command line has these arguments in a row, by PID.
+// processes are those of this test whose command line has these arguments in a row, by PID.
 func (s gpuSite) processes(arguments ...string) (pids []int) {
 	s.t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -79,11 +79,25 @@ func (s gpuSite) processes(arguments ...string) (pids []int) {
 	for _, file := range all {
 		text, err := os.ReadFile(file)
 		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil && strings.Contains("\x00"+string(text), "\x00"+strings.Join(arguments, "\x00")+"\x00") {
+		if err == nil && strings.Contains("\x00"+string(text), "\x00"+strings.Join(arguments, "\x00")+"\x00") && descends(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+// descends reports whether a process was started by this one, or by one that was: orphans fall to this process (hostsnapshot.AdoptOrphans).
+func descends(pid int) bool {
+	for pid > 1 && pid != os.Getpid() {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		_, rest, ok := strings.Cut(string(stat), ") ") // the name, which is in parentheses, has none here
+		fields := strings.Fields(rest)
+		if err != nil || !ok || len(fields) < 2 {
+			return false
+		}
+		pid, _ = strconv.Atoi(fields[1]) // proc_pid_stat(5), ppid
+	}
+	return pid == os.Getpid()
 }
 
 // kill kills the only process with these arguments.
