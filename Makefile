@@ -40,7 +40,7 @@ demo: ## run a cluster with MPI on this machine, measure its efficiency, and lea
 	$(ASROOT) bin/nearmetal demo $(DEMO_FLAGS)
 
 # Each part runs even when one before it failed, and says how long it took.
-test: setup build ## run all tests: lint, unit, conformance, end to end, in a guest, a network boot; 35 minutes on 2 cores (root or sudo)
+test: setup build ## run all tests: lint, unit, conformance, end to end, in a guest, a network boot; 25 minutes on 2 cores (root or sudo)
 	@failed=; for part in $(TEST_PARTS); do \
 		begun=$$(date +%s); $(MAKE) --no-print-directory $$part || failed="$$failed $$part"; \
 		echo "make $$part took $$(($$(date +%s) - begun)) s"; \
