@@ -95,7 +95,7 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 		d.Caches = []dataset.CacheOrder{{UID: "d1", Name: "events"}, {UID: "d3", Name: "more"}}
 		m := aMember("")
 		m.Datasets = []dataset.Claim{
-			{UID: "d1", Name: "events", Way: api.DatasetCached, Port: 10940}, {UID: "d2", Name: "far", Way: api.DatasetStream}, {UID: "d3", Name: "more", Way: api.DatasetCached, Port: 10942, Metered: true},
+			{UID: "d1", Name: "events", Way: api.DatasetCached, Port: 10940, Metered: true}, {UID: "d2", Name: "far", Way: api.DatasetStream}, {UID: "d3", Name: "more", Way: api.DatasetCached, Port: 10942},
 		}
 		withMember(d, m)
 	})
@@ -138,7 +138,7 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 			t.Errorf("at port %d: %q, %v; want the cache of %s", port, heard, err, uid)
 		}
 	}
-	_ = conns["d3"].Close()
+	_ = conns["d1"].Close()
 	l.until("what it read of one that is metered is reported", func(o agentstream.Observed) bool {
 		read := map[string]int64{}
 		for i := range o.Caches {
@@ -146,14 +146,14 @@ func TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds(t *testing.T) {
 				read[o.Caches[i].UID] += r.Bytes
 			}
 		}
-		return len(read) == 1 && read["d3"] == int64(len("d3:hello"))
+		return len(read) == 1 && read["d1"] == int64(len("d1:hello"))
 	})
 	l.want(func(d *agentstream.Desired) {
 		d.Members = slices.Clone(d.Members)
 		d.Members[0].Release = true
 	})
 	l.until("it is clean", func(o agentstream.Observed) bool { return len(o.Clean) == 1 })
-	if _, err := conns["d1"].Read(make([]byte, 1)); err == nil {
+	if _, err := conns["d3"].Read(make([]byte, 1)); err == nil {
 		t.Error("a connection to a cache outlives its member")
 	}
 }

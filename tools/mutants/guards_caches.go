@@ -150,6 +150,13 @@ var cacheGuards = []Mutant{
 		Test:    "./internal/controller TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt",
 	},
 	{
+		Guard:   "a metered door leads to its own cache",
+		File:    "internal/agent/doors.go",
+		Find:    "return a.cfg.Caches.Dial(ctx, claim.UID)",
+		Replace: "return a.cfg.Caches.Dial(ctx, m.want.Datasets[2].UID)",
+		Test:    "./internal/agent TestAMemberReachesEachCacheAtItsOwnPortUntilItEnds",
+	},
+	{
 		Guard:   "each door leads to its own cache",
 		File:    "internal/agent/doors.go",
 		Find:    "return a.cfg.Caches.Serve(ctx, claim.UID, conn)",

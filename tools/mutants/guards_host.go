@@ -17,6 +17,13 @@ var hostGuards = []Mutant{
 		Test:    "./internal/hostsnapshot TestWithAGroupAFileIsTheProgramsByItsGroupOrHolderOnly",
 	},
 	{
+		Guard:   "what another observed program makes in a folder of this one is that one's",
+		File:    "internal/hostsnapshot/group.go",
+		Find:    "st.Gid == c.opts.Group || st.Gid >= firstGroup",
+		Replace: "st.Gid == c.opts.Group || st.Gid >= firstGroup+1<<22",
+		Test:    "./internal/hostsnapshot TestWhatAnotherObservedProgramMakesInOursIsNotOurs",
+	},
+	{
 		Guard:   "what has no group and no holder is not taken for the observed program's",
 		File:    "internal/hostsnapshot/attribute.go",
 		Find:    "whose == unclear && j.after.group != 0 && grouped(kind)",
