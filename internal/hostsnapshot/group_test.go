@@ -4,12 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/nearmetal/nearmetal/internal/needs"
 )
 
 func TestWhatAnotherObservedProgramMakesInOursIsNotOurs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to give folders to groups")
-	}
+	needs.Root(t, "gives folders to groups")
 	const group, other = firstGroup + 5, firstGroup + 6
 	shared := filepath.Join(t.TempDir(), "shared")
 	for path, group := range map[string]int{"": group, "/own": 0, "/own/given": 1000, "/other": other, "/other/given": 1000} {
