@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -37,8 +38,12 @@ func (r readings) of(uid, member string) *meter {
 	return m
 }
 
-// add adds readings to the states of caches.
+// add adds readings to the states of caches. What was read of a dataset that the node no longer caches is forgotten.
 func (r readings) add(states []dataset.CacheState) {
+	maps.DeleteFunc(r, func(uid string, all []*meter) bool {
+		known := slices.ContainsFunc(states, func(s dataset.CacheState) bool { return s.UID == uid })
+		return !known && !slices.ContainsFunc(all, func(m *meter) bool { return m.now().Open > 0 })
+	})
 	for i := range states {
 		states[i].Readings = nil
 		for _, m := range r[states[i].UID] {

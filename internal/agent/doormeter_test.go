@@ -48,6 +48,17 @@ func TestReadingsOutliveTheirMembersAndAreBounded(t *testing.T) {
 	if states[1].Readings != nil {
 		t.Errorf("of a dataset that nobody reads: %+v", states[1].Readings)
 	}
+	gone := all.of("d9", "m1")
+	gone.opened()
+	all.add(states)
+	if len(all["d9"]) != 1 {
+		t.Error("the count of a connection that is open is forgotten")
+	}
+	gone.ended(5, &waits{}, time.Now())
+	all.add(states)
+	if _, kept := all["d9"]; kept || len(all) != 1 {
+		t.Errorf("counts of datasets that the node no longer caches are kept: %d datasets", len(all))
+	}
 	if all.of("d1", "m0") != first {
 		t.Error("a member's count begins anew while it reads")
 	}

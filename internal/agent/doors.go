@@ -120,7 +120,7 @@ func (a *Agent) openDoor(ctx context.Context, m *memberState, claim dataset.Clai
 	if claim.Metered {
 		meter := a.readings.of(claim.UID, m.id)
 		hand = func(ctx context.Context, conn net.Conn) error {
-			defer a.post(ctx, func() {}) // it is told of now
+			defer a.post(ctx, func() {}) // the leader gets the new count now
 			return meter.pass(ctx, conn, func(ctx context.Context) (net.Conn, error) { return a.cfg.Caches.Dial(ctx, claim.UID) })
 		}
 	}

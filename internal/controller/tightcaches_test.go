@@ -74,6 +74,6 @@ func TestACacheThatIsTooSmallIsAnEventOfEachClusterOnce(t *testing.T) {
 		t.Errorf("%d events of one cache", n)
 	}
 	if n, _ := told("b"); n != 0 {
-		t.Error("a cluster is told of a cache through which it does not read")
+		t.Error("a cluster has an event about a cache through which it does not read")
 	}
 }

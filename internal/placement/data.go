@@ -121,7 +121,7 @@ func dataOf(g *api.Group, node string, here int) []api.DataClaim {
 	return g.DataPlace.Decide(node, here, g.Size)
 }
 
-// withoutOptions are claims as others than the first member of a group on a node have them: what could have been is told once.
+// withoutOptions are claims as others than the first member of a group on a node have them: the table of the choice is stored once.
 func withoutOptions(claims []api.DataClaim) []api.DataClaim {
 	if len(claims) == 0 || claims[0].Options == nil {
 		return claims

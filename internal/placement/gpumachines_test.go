@@ -19,7 +19,7 @@ func forMachines(v *View, g api.Group, names ...string) api.Group {
 	return g
 }
 
-// A virtual machine shares no memory with its node: what it is told of the way to a server there is TCP, and that is what is expected of it.
+// A virtual machine shares no memory with its node: its way to a server there is TCP, and its cost is predicted for that.
 func TestAVirtualMachineCallsAServerOnItsNodeByTCP(t *testing.T) {
 	t.Parallel()
 	chosen := func(stack api.Stack) api.DeviceClaim {

@@ -157,6 +157,13 @@ var dataChoiceGuards = []Mutant{
 		Test:    "./internal/agent TestReadingsOutliveTheirMembersAndAreBounded",
 	},
 	{
+		Guard:   "counts of datasets that a node no longer caches are forgotten",
+		File:    "internal/agent/doormeter.go",
+		Find:    "return !known && !slices.ContainsFunc(all,",
+		Replace: "return false && !known && !slices.ContainsFunc(all,",
+		Test:    "./internal/agent TestReadingsOutliveTheirMembersAndAreBounded",
+	},
+	{
 		Guard:   "the count of a member that reads is kept",
 		File:    "internal/agent/doormeter.go",
 		Find:    "return m.now().Open == 0 })",
