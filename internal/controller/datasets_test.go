@@ -7,6 +7,7 @@ import (
 	"github.com/nearmetal/nearmetal/api"
 	"github.com/nearmetal/nearmetal/internal/dataset"
 	"github.com/nearmetal/nearmetal/internal/dataset/plan"
+	"github.com/nearmetal/nearmetal/internal/situation"
 )
 
 func TestADatasetIsCopiedStreamedOrCachedAsItsGroupAsks(t *testing.T) {
@@ -64,7 +65,13 @@ func TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt(t *testing.T) {
 	s.data = map[string][]api.DataClaim{"n1": {{Name: "open", Way: api.DatasetStream}}, "n2": {{Name: "open", Way: api.DatasetCached}}}
 	d := newDesired()
 	d.agents = &scripted{}
-	changed, failed := d.update(1, someday, s.cluster("a", 1, "n1", "n2", "n3"))
+	view := s.cluster("a", 1, "n1", "n2", "n3")
+	small := []dataset.CacheState{{UID: "dopen", SizeBytes: 1 << 20, CacheFigures: dataset.CacheFigures{MissBytes: 9 << 20, AgainBytes: 8 << 20}}}
+	tight := situation.TightCaches(view, []plan.Node{{Name: "n1", Caches: small}, {Name: "n2", Caches: small}})
+	if len(tight) != 1 || tight[0].Node != "n2" || tight[0].Dataset != "open" {
+		t.Errorf("caches that are too small for their readers are %+v, want that of n2", tight)
+	}
+	changed, failed := d.update(1, someday, view)
 	if len(failed) > 0 {
 		t.Fatal(failed)
 	}

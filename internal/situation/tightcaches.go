@@ -50,7 +50,7 @@ func readsThrough(view *state.View, c *state.Cluster, node, uid string) (name st
 				continue
 			}
 			for _, text := range g.Datasets {
-				use := api.ParseDatasetUse(text)
+				use := api.ParseDatasetUse(text).For(a)
 				if d := view.Dataset(state.DatasetName(c.Intent.Project, use.Name)); use.Way.Cached() && d != nil && d.UID == uid {
 					return use.Name, true
 				}

@@ -150,6 +150,13 @@ var cacheGuards = []Mutant{
 		Test:    "./internal/controller TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt",
 	},
 	{
+		Guard:   "a cache that placement chose can turn out too small",
+		File:    "internal/situation/tightcaches.go",
+		Find:    "api.ParseDatasetUse(text).For(a)",
+		Replace: "api.ParseDatasetUse(text)",
+		Test:    "./internal/controller TestEachMemberReadsADatasetInTheWayThatWasDecidedForIt",
+	},
+	{
 		Guard:   "a metered door leads to its own cache",
 		File:    "internal/agent/doors.go",
 		Find:    "return a.cfg.Caches.Dial(ctx, claim.UID)",
